@@ -1,0 +1,1 @@
+"""The data-parallel serving engine that runs the policy."""

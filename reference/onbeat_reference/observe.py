@@ -1,0 +1,28 @@
+"""What invariants see of a scheduler: its state as a value."""
+
+from onbeat_reference.blocks import BlockPool
+from onbeat_reference.lifecycle import Lifecycle
+from onbeat_spec.records import State, view
+
+
+def observe(scheduler: Lifecycle) -> State:
+    """Return the whole state of a scheduler, as a value that later steps do not change."""
+    lists = (scheduler.running, scheduler.waiting, scheduler.parked)
+    orphans = {f"{r.id}#{r.arrival}": view(r) for r in scheduler.orphans}
+    owners = [r for requests in (*lists, scheduler.orphans) for r in requests]
+    with_ids = isinstance(scheduler.pool, BlockPool)
+    return State(
+        requests={r.id: view(r) for requests in lists for r in requests} | orphans,
+        running=tuple(r.id for r in scheduler.running),
+        waiting=tuple(r.id for r in scheduler.waiting),
+        parked=tuple(r.id for r in scheduler.parked),
+        free=scheduler.pool.free,
+        promised=scheduler.pool.promised,
+        saturated=scheduler.saturated,
+        num_running=len(scheduler.running),
+        num_slots=len(scheduler.running)
+        + len(scheduler.parked)
+        + sum(1 for r in scheduler.waiting if r.num_blocks > 0),
+        held=len({b for r in owners for b in r.blocks}) if with_ids else sum(r.num_blocks for r in owners),
+        in_flight=len(scheduler.in_flight),
+    )

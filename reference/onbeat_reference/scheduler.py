@@ -1,0 +1,196 @@
+"""One rank's scheduler: the step.
+
+The running list is served from its best to its worst, and a victim is always the worst. So whoever is preempted has
+not been served yet, and nothing that a step gave out ever has to be taken back (cases B38, B39, B55).
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+
+from onbeat_reference.lifecycle import InFlight, Lifecycle
+from onbeat_reference.request import Request
+from onbeat_spec.errors import ProtocolMisuse
+from onbeat_spec.policy import is_decode, local_work, runnable
+from onbeat_spec.records import Eviction, Place, Step
+
+
+class Scheduler(Lifecycle):
+    """A scheduler for one rank; the policy takes every decision."""
+
+    def schedule(self, throttle_prefills: bool = False) -> Step:
+        """Decide one step: who gets how many tokens.
+
+        Every call is followed by its `update`, in order; with `async_depth` 2 one call may be ahead.
+
+        Raises:
+            ProtocolMisuse: `async_depth` steps are in flight already.
+        """
+        if len(self.in_flight) >= self.config.async_depth:
+            raise ProtocolMisuse(
+                f"{len(self.in_flight)} steps are in flight and async_depth is {self.config.async_depth}; "
+                "call update() with the outputs of the oldest first"
+            )
+        policy = self.policy
+        step = Step(self.num_steps, throttle_prefills, budget=self.config.max_num_batched_tokens)
+        step.open = self.paused is None
+        flight = InFlight(step)
+        self._expire_loads(step)
+        if self.paused != "all":
+            step.hold = policy.may_hold(
+                throttle_prefills, self.saturated, self.held_steps, self.config.max_hold_steps
+            ) and any(policy.justifies_hold(local_work(r), runnable(r, step.index)) for r in self.running)
+            held = self._serve(flight, tuple(self.running), step.hold)
+            if step.hold and policy.lifts(len(step.scheduled)):
+                step.lifted = True
+                step.held.clear()
+                self._serve(flight, held, False)
+            if policy.scans(bool(step.evictions), step.open):
+                self._scan(flight, tuple(self.waiting), step.hold and not step.lifted)
+            self._write_flag(step)
+        self.held_steps = self.held_steps + 1 if step.hold and not step.lifted else 0
+        step.saturated = self.saturated
+        self.num_steps += 1
+        self.in_flight.append(flight)
+        return step
+
+    def _serve(self, flight: InFlight, requests: Sequence[Request], hold: bool) -> list[Request]:
+        """Give running requests their tokens, in order; return those that the hold passed over."""
+        step = flight.step
+        policy, now = self.policy, step.index
+        cap, block_size = self.config.prefill_cap, self.config.block_size
+        held = []
+        for position, request in enumerate(requests):
+            if request.place is not Place.RUNNING or not runnable(request, now):
+                continue
+            work = local_work(request)
+            if hold and policy.holds_running(work):
+                held.append(request)
+                step.held.append(request.id)
+                continue
+            budget = step.budget
+            if not is_decode(work):
+                budget = policy.chunk_budget(budget, self._owed(requests[position + 1 :], now))
+            tokens = policy.grant(work + request.num_drafts, budget, cap)
+            if tokens <= 0:
+                continue
+            end = request.num_computed + tokens
+            if end > request.num_blocks * block_size and not self._make_room(step, request, end):
+                continue
+            self._give(flight, request, work, tokens)
+        return held
+
+    def _owed(self, requests: Iterable[Request], now: int) -> int:
+        """Tokens that the decodes among these running requests are due in this step."""
+        return sum(1 for r in requests if r.place is Place.RUNNING and runnable(r, now) and is_decode(local_work(r)))
+
+    def _make_room(self, step: Step, request: Request, num_tokens: int) -> bool:
+        """Grow a running request to `num_tokens`, preempting the worst after it; False: it was itself the victim."""
+        while not self.pool.grow(request, num_tokens):
+            victim = self._victim(request)
+            released = self._preempt(victim)
+            step.evictions.append(Eviction(victim.id, request.id, released))
+            if victim is request:
+                return False
+        return True
+
+    def _victim(self, request: Request) -> Request:
+        """The worst running request, not better than `request`, that gives blocks back; else `request` itself."""
+        for candidate in reversed(self.running):
+            if candidate is request or self.pool.releasable(candidate) > 0:
+                return candidate
+        return request
+
+    def _give(self, flight: InFlight, request: Request, work: int, tokens: int) -> None:
+        """Book `tokens` for a request that has the blocks for them; drafts are what exceeds its local work."""
+        step = flight.step
+        request.num_computed += tokens
+        step.scheduled[request.id] = tokens
+        step.budget -= tokens
+        if work > 1 or request.unconfirmed:
+            step.prefill = step.prefill or work > 1
+            flight.prefilled.append(request)
+            if tokens < work:
+                return
+        drafts = tokens - work
+        if drafts > 0:
+            step.drafts[request.id] = drafts
+        request.num_drafts = 0
+        request.num_placeholders += 1 + drafts
+        flight.sampling.append(request)
+
+    # --- Admission ---------------------------------------------------------------------------------------------------
+
+    def _scan(self, flight: InFlight, requests: Sequence[Request], hold: bool) -> None:
+        """Offer admission to waiting requests, in order."""
+        step = flight.step
+        for request in requests:
+            if step.scan_over and not self._holders:
+                break
+            if request.eligible_at > step.index or (step.scan_over and request.num_blocks == 0):
+                continue
+            at_hand = request.num_computed if request.num_blocks > 0 else self.pool.match(request)
+            external = request.external
+            loads = request.remote_tokens > at_hand and not request.sync_load
+            if request.remote_tokens > at_hand and request.sync_load:
+                external = request.remote_tokens
+                at_hand = min(request.remote_tokens, request.num_tokens - 1)
+            work = request.num_tokens - at_hand
+            if hold and not loads and self.policy.holds_waiting(work, request.num_computed, external):
+                step.held.append(request.id)
+                if not self.policy.scans_past_held():
+                    break
+            elif not self._has_room(request) or not (loads or step.budget > 0):
+                step.scan_over = True
+            elif loads:
+                self._start_load(step, request)
+            else:
+                self._admit(flight, request, at_hand, external)
+
+    def _has_room(self, request: Request) -> bool:
+        """Whether a waiting request has a slot and, beside all promises, blocks for all its known tokens."""
+        pool = self.pool
+        if request.num_blocks == 0 and len(self.running) + len(self.parked) + self._holders >= self.config.max_num_seqs:
+            return False
+        return self.policy.fits_whole(
+            pool.need(request, request.num_tokens), pool.free, pool.promised - request.reserved
+        )
+
+    def _start_load(self, step: Step, request: Request) -> None:
+        """Begin an async remote load into blocks of the request's own; it costs no tokens (B60, B64)."""
+        self.waiting.remove(request)
+        self.pool.attach(request)
+        self.pool.grow(request, request.remote_tokens)
+        self.pool.reserve(request)
+        request.external, request.remote_tokens = request.remote_tokens, 0
+        if self.config.remote_load_timeout:
+            request.load_deadline = step.index + self.config.remote_load_timeout
+        request.place = Place.PARKED
+        self.parked.append(request)
+        step.loading.append(request.id)
+
+    def _admit(self, flight: InFlight, request: Request, at_hand: int, external: int) -> None:
+        """Move a waiting request that fits to the running list and give it its first tokens."""
+        self.waiting.remove(request)
+        if request.num_blocks > 0:
+            self._holders -= 1
+        self.pool.attach(request)
+        request.unconfirmed = external > request.external
+        request.external = external
+        request.remote_tokens = 0
+        request.num_computed = at_hand
+        work = local_work(request)
+        tokens = self.policy.grant(work, flight.step.budget, self.config.prefill_cap)
+        self.pool.grow(request, at_hand + tokens)
+        self.pool.reserve(request)
+        request.place = Place.RUNNING
+        insort(self.running, request, key=self._key)
+        flight.step.admitted.append(request.id)
+        self._give(flight, request, work, tokens)
+
+    def _write_flag(self, step: Step) -> None:
+        """Write the saturation flag, if this step may."""
+        policy = self.policy
+        if policy.writes_flag(step.hold, bool(step.evictions), step.open):
+            backlog = any(r.eligible_at <= step.index for r in self.waiting)
+            self.saturated = policy.saturated(backlog, bool(self.waiting))
+            step.wrote_flag = True

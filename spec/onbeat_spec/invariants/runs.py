@@ -1,0 +1,91 @@
+"""Predicates over two runs from one state: the step as it was, and the step without the throttle."""
+
+from onbeat_spec.catalogue import Verdict, predicate
+from onbeat_spec.invariants.words import decodes
+from onbeat_spec.policy import is_decode
+from onbeat_spec.records import Facts
+
+
+def same(one: Facts, other: Facts) -> Verdict:
+    """Compare two steps from one state by what they gave, took and admitted."""
+    for what in ("scheduled", "drafts", "evictions", "admitted", "loading"):
+        left, right = getattr(one.step, what), getattr(other.step, what)
+        if left != right:
+            return f"{what}: {left}, and without the throttle {right}"
+    return None
+
+
+@predicate("decode-never-held", "runs")
+def decode_never_held(throttled: Facts, unthrottled: Facts) -> Verdict:
+    """Compare what each decode got."""
+    for request in decodes(throttled.before, throttled.step.index):
+        got = throttled.step.scheduled.get(request.id, 0)
+        baseline = unthrottled.step.scheduled.get(request.id, 0)
+        if got < baseline:
+            return f"decode {request.id} got {got} tokens, and {baseline} without the throttle"
+    return None
+
+
+@predicate("resume-bypasses", "runs")
+def resume_bypasses(throttled: Facts, unthrottled: Facts) -> Verdict:
+    """A loaded request that runs unthrottled runs throttled."""
+    for id in throttled.before.waiting:
+        ready = throttled.before.requests[id].external > 0
+        if ready and id in unthrottled.step.scheduled and id not in throttled.step.scheduled:
+            return f"remote resume {id} got no tokens, and {unthrottled.step.scheduled[id]} without the throttle"
+    return None
+
+
+@predicate("one-token-passes", "runs")
+def one_token_passes(throttled: Facts, unthrottled: Facts) -> Verdict:
+    """A waiting request with one token of local work that runs unthrottled runs throttled."""
+    for id in throttled.before.waiting:
+        if id in unthrottled.step.scheduled and id not in throttled.step.scheduled:
+            after = unthrottled.after.requests[id]
+            at_hand = after.num_computed - unthrottled.step.scheduled[id]
+            if is_decode(after.num_tokens - at_hand):
+                return f"{id} has one token of local work and got none; without the throttle it got it"
+    return None
+
+
+@predicate("saturation-opens", "runs")
+def saturation_opens(throttled: Facts, unthrottled: Facts) -> Verdict:
+    """A saturated rank's two steps are the same."""
+    return same(throttled, unthrottled) if throttled.before.saturated else None
+
+
+@predicate("no-decode-no-hold", "runs")
+def no_decode_no_hold(throttled: Facts, unthrottled: Facts) -> Verdict:
+    """Without a decode that can run the two steps are the same."""
+    for _ in decodes(throttled.before, throttled.step.index):
+        return None
+    return same(throttled, unthrottled)
+
+
+@predicate("off-means-off", "runs")
+def off_means_off(off: Facts, without: Facts) -> Verdict:
+    """Compare an unthrottled step with that of a policy that cannot hold."""
+    return same(off, without)
+
+
+@predicate("beat-equals-baseline", "runs")
+def beat_equals_baseline(beat: Facts, unthrottled: Facts) -> Verdict:
+    """Compare a step whose flag the clock chose, on a beat, with an unthrottled one."""
+    return same(beat, unthrottled)
+
+
+@predicate("no-empty-step", "runs")
+def no_empty_step(throttled: Facts, unthrottled: Facts) -> Verdict:
+    """If the unthrottled step has tokens, so has the throttled one."""
+    if unthrottled.step.scheduled and not throttled.step.scheduled:
+        return f"nothing scheduled, and {unthrottled.step.scheduled} without the throttle"
+    return None
+
+
+@predicate("throttle-never-evicts", "runs")
+def throttle_never_evicts(throttled: Facts, unthrottled: Facts) -> Verdict:
+    """Look the throttled step's victims up in the unthrottled step."""
+    for victim, _, _ in throttled.step.evictions:
+        if victim in unthrottled.step.scheduled:
+            return f"{victim} was preempted, and got {unthrottled.step.scheduled[victim]} tokens without the throttle"
+    return None

@@ -1,0 +1,58 @@
+"""Predicates over one state."""
+
+from onbeat_spec.catalogue import Verdict, predicate
+from onbeat_spec.config import Config
+from onbeat_spec.records import Place, State
+
+
+@predicate("slots", "state")
+def slots(config: Config, state: State) -> Verdict:
+    """Count who holds a slot."""
+    if state.num_slots > config.max_num_seqs:
+        return (
+            f"{state.num_slots} requests hold a slot ({state.num_running} run); max_num_seqs is {config.max_num_seqs}"
+        )
+    return None
+
+
+@predicate("blocks-conserved", "state")
+def blocks_conserved(config: Config, state: State) -> Verdict:
+    """Add up the blocks."""
+    if state.held >= 0 and state.free + state.held != config.num_blocks:
+        return f"{state.free} free and {state.held} held blocks do not make {config.num_blocks}"
+    if not state.requests and state.promised != 0:
+        return f"{state.promised} blocks are still promised though no request is left"
+    return None
+
+
+@predicate("one-place", "state")
+def one_place(config: Config, state: State) -> Verdict:
+    """Look every live request up in the three lists."""
+    listed = [*state.running, *state.waiting, *state.parked]
+    if len(set(listed)) != len(listed):
+        return f"listed twice: {sorted({id for id in listed if listed.count(id) > 1})}"
+    for id, request in state.requests.items():
+        places = [
+            place
+            for place, ids in (
+                (Place.RUNNING, state.running),
+                (Place.WAITING, state.waiting),
+                (Place.PARKED, state.parked),
+            )
+            if id in ids
+        ]
+        expected = [] if request.place is Place.FINISHED else [request.place]
+        if places != expected:
+            return f"{id} is {request.place.value} and stands in {[p.value for p in places]}"
+    return None
+
+
+@predicate("exactly-once", "state")
+def placeholders_balance(config: Config, state: State) -> Verdict:
+    """No token is awaited twice, or awaited from nobody."""
+    for id, request in state.requests.items():
+        if request.num_placeholders < 0 or (state.in_flight == 0 and request.num_placeholders != 0):
+            return f"{id} awaits {request.num_placeholders} tokens with {state.in_flight} steps in flight"
+        if request.num_computed > request.num_tokens + request.num_placeholders:
+            return f"{id} has {request.num_computed} tokens computed of {request.num_tokens} known"
+    return None
