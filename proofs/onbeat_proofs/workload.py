@@ -79,10 +79,9 @@ def read(path: str | Path) -> list[Arrival]:
                 arrivals.append(Arrival((time_ns - start) / 1e9, prompt, output, hashes))
     except _Wrong as wrong:
         raise WorkloadError(f"{path}, line {line}: {wrong.what}; {wrong.remedy}") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    except OSError as error:
         raise WorkloadError(
-            f"{path}: cannot be read ({reason}); give the path of an Azure CSV or a Mooncake JSONL file"
+            f"{path}: cannot be read ({error.strerror}); give the path of an Azure CSV or a Mooncake JSONL file"
         ) from error
     if not arrivals:
         raise WorkloadError(
@@ -201,8 +200,8 @@ def _json_row(text: str) -> Row:
 
 
 def _json_count(record: dict[str, Any], name: str) -> int:
-    count = record[name]
-    if type(count) is not int or not 1 <= count <= MAX_TOKENS:
+    count: object = record[name]
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_TOKENS:
         _refuse(name, count, f"a whole number from 1 to {MAX_TOKENS:,}")
     return count
 
@@ -227,9 +226,9 @@ PROMPT_P50, PROMPT_P99 = 1000, 4200
 OUTPUT_P50, OUTPUT_P99 = 130, 600
 LONGEST_PROMPT, LONGEST_OUTPUT = 16_000, 2000
 SHARING = 0.3
-"""Share of requests that begin with one of `PREFIX_BLOCKS`, as far as their prompt holds whole blocks of it."""
-PREFIX_BLOCKS = (1, 2, 1, 4, 2, 3)
-"""Lengths of the shared prefixes, the most popular first; the n-th is drawn with a weight of 1/n."""
+"""Share of requests that begin with one of `PREFIXES`, as far as their prompt holds whole blocks of it."""
+PREFIXES = ((0,), (1, 2), (3,), (4, 5, 6, 7), (8, 9), (10, 11, 12))
+"""Block hashes of the shared prefixes, the most popular first; the n-th is drawn with a weight of 1/n."""
 
 _Z99 = 2.326
 """The standard normal distribution's 99th percentile."""
@@ -280,17 +279,15 @@ def _normals(draw: Callable[[], float]) -> Iterator[float]:
 
 
 def _lognormal(z: float, p50: int, p99: int, longest: int) -> int:
-    tokens = p50 * (p99 / p50) ** (z / _Z99)
+    tokens = p50 * math.exp(math.log(p99 / p50) * z / _Z99)
     return max(1, min(longest, round(tokens)))
 
 
 def _prefix(u: float) -> tuple[int, ...]:
-    """The shared prefix that a number from [0, 1) chooses; ids of different prefixes differ."""
-    u *= sum(1 / rank for rank in range(1, len(PREFIX_BLOCKS) + 1))
-    first = 0
-    for rank, blocks in enumerate(PREFIX_BLOCKS, 1):
+    """The shared prefix that a number from [0, 1) chooses."""
+    u *= sum(1 / rank for rank in range(1, len(PREFIXES) + 1))
+    for rank, prefix in enumerate(PREFIXES, 1):
         u -= 1 / rank
-        if u < 0 or rank == len(PREFIX_BLOCKS):
-            return tuple(range(first, first + blocks))
-        first += blocks
-    raise AssertionError
+        if u < 0:
+            return prefix
+    return PREFIXES[-1]

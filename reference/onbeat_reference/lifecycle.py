@@ -141,6 +141,11 @@ class Lifecycle:
                 request.eligible_at = max(request.eligible_at, self.num_steps - 1 + self.config.async_depth)
         self.pool.reset_cache()
 
+    @property
+    def num_slots(self) -> int:
+        """Requests that hold one of `max_num_seqs` slots: running, loading, or landed and waiting."""
+        return len(self.running) + len(self.parked) + self._holders
+
     def has_unfinished_requests(self) -> bool:
         """Whether the engine must go on stepping (B63)."""
         return bool(self.requests or self.orphans)
@@ -155,7 +160,8 @@ class Lifecycle:
         """A remote load ended and its blocks from `from_block` on are not valid: that counts as landing (B63, B67)."""
         valid = min(request.external, max(from_block, 0) * self.config.block_size)
         if request.unconfirmed:
-            self._roll_back(request, valid)
+            if valid < request.external:
+                self._roll_back(request, valid)
         else:
             self._landed(request, valid)
 

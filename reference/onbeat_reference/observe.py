@@ -20,6 +20,7 @@ def observe(scheduler: Lifecycle) -> State:
         promised=scheduler.pool.promised,
         saturated=scheduler.saturated,
         num_running=len(scheduler.running),
+        num_loading=len(scheduler.parked) + len(scheduler.orphans),
         num_slots=len(scheduler.running)
         + len(scheduler.parked)
         + sum(1 for r in scheduler.waiting if r.num_blocks > 0),

@@ -149,7 +149,7 @@ class Scheduler(Lifecycle):
     def _has_room(self, request: Request) -> bool:
         """Whether a waiting request has a slot and, beside all promises, blocks for all its known tokens."""
         pool = self.pool
-        if request.num_blocks == 0 and len(self.running) + len(self.parked) + self._holders >= self.config.max_num_seqs:
+        if request.num_blocks == 0 and self.num_slots >= self.config.max_num_seqs:
             return False
         return self.policy.fits_whole(
             pool.need(request, request.num_tokens), pool.free, pool.promised - request.reserved

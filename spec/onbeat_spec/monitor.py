@@ -127,7 +127,7 @@ class Monitor:
             self._idle = 0
             return
         requests = before.requests
-        if any(runnable(requests[id], step.index) for id in (*before.running, *before.waiting)) and not before.parked:
+        if any(runnable(requests[id], step.index) for id in (*before.running, *before.waiting)) and not before.num_loading:
             self._idle += 1
             if self._idle > IDLE_STEPS:
                 self._report("progress", step.index, f"{self._idle} steps in a row did nothing though work is there")

@@ -194,7 +194,9 @@ class State:
     """Blocks promised at admission and not taken yet."""
     saturated: bool
     num_running: int
-    """All running requests, also in a partial state."""
+    """All running requests, also in a partial state; likewise the next two."""
+    num_loading: int
+    """Loads in flight, those of requests that ended included."""
     num_slots: int
     """All requests that hold a slot: running, loading, or landed and waiting."""
     held: int

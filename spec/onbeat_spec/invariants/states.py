@@ -20,8 +20,8 @@ def blocks_conserved(config: Config, state: State) -> Verdict:
     """Add up the blocks."""
     if state.held >= 0 and state.free + state.held != config.num_blocks:
         return f"{state.free} free and {state.held} held blocks do not make {config.num_blocks}"
-    if not state.requests and state.promised != 0:
-        return f"{state.promised} blocks are still promised though no request is left"
+    if state.held == 0 and state.promised != 0:
+        return f"{state.promised} blocks are promised though nobody holds any"
     return None
 
 

@@ -97,7 +97,9 @@ def order_kept(facts: Facts) -> Verdict:
     before, step = facts.before, facts.step
     for id in step.admitted:
         chosen = before.requests[id]
-        if not _fresh(chosen):
+        now = facts.after.requests[id]
+        at_hand = now.num_computed - step.scheduled[id]
+        if not _fresh(chosen) or is_decode(chosen.num_tokens - at_hand):
             continue
         for other_id in before.waiting:
             other = before.requests[other_id]
@@ -138,9 +140,11 @@ def visit_once(facts: Facts) -> Verdict:
             return f"{id} was given {given} tokens and booked with {booked}"
         if given > local_work(request) + request.num_drafts:
             return f"{id} was given {given} tokens for {local_work(request)} of work and {request.num_drafts} drafts"
-    running = set(before.running)
-    left = facts.config.max_num_batched_tokens - sum(n for id, n in step.scheduled.items() if id in running)
-    if facts.before.held >= 0 and left > 0 and facts.step.open:
+    left = facts.config.max_num_batched_tokens - sum(step.scheduled.values())
+    if before.held >= 0:
+        # What admissions took, the running list could have had.
+        left += sum(step.scheduled[id] for id in step.admitted)
+    if left > 0 and step.open:
         for request in decodes(before, step.index):
             if request.id not in step.scheduled and request.id not in evicted:
                 return f"decode {request.id} got no token though {left} were left"
