@@ -173,6 +173,7 @@ class Scheduler(Lifecycle):
         self.waiting.remove(request)
         if request.num_blocks > 0:
             self._holders -= 1
+            flight.step.resumed.append(request.id)
         self.pool.attach(request)
         request.unconfirmed = external > request.external
         request.external = external

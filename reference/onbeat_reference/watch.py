@@ -74,12 +74,13 @@ class Watch:
         """Reconstruct how a request stood before a step that admitted, loaded, held or preempted it."""
         if request.id in step.scheduled:
             at_hand = now.num_computed - step.scheduled[request.id]
-            landed = now.external > 0 and not now.sync_load
+            landed = request.id in step.resumed
             return now._replace(
                 place=Place.WAITING,
                 num_computed=at_hand if landed else 0,
                 num_placeholders=0,
                 external=now.external if landed else 0,
+                remote_tokens=0 if landed else now.external,
                 num_blocks=now.num_blocks if landed else 0,
             )
         if request.place is Place.PARKED:
@@ -89,14 +90,18 @@ class Watch:
         return now
 
     def _left_waiting(self, step: Step) -> list[Request]:
-        """Return of the waiting requests that could run the first, and the first fresh prefill."""
+        """Return the first waiting request that could run, the first fresh prefill, and holders that may not run."""
         left: list[Request] = []
+        found = False
         for request in self.scheduler.waiting:
             if request.eligible_at > step.index:
+                if request.num_blocks > 0:
+                    left.append(request)
                 continue
             fresh = request.num_blocks == 0 and request.remote_tokens == 0 and not is_decode(local_work(request))
-            if fresh or not left:
+            if fresh or not found:
                 left.append(request)
+                found = True
             if fresh:
                 break
         return left

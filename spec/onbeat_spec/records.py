@@ -162,6 +162,8 @@ class Step:
     held: list[str] = field(default_factory=list)
     """Requests passed over because of the hold."""
     admitted: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)
+    """Those admitted that held blocks and a slot already: their remote load had landed."""
     loading: list[str] = field(default_factory=list)
     """Remote loads that this step started."""
     cancelled: list[str] = field(default_factory=list)

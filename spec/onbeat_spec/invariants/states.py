@@ -28,23 +28,20 @@ def blocks_conserved(config: Config, state: State) -> Verdict:
 @predicate("one-place", "state")
 def one_place(config: Config, state: State) -> Verdict:
     """Look every live request up in the three lists."""
-    listed = [*state.running, *state.waiting, *state.parked]
-    if len(set(listed)) != len(listed):
-        return f"listed twice: {sorted({id for id in listed if listed.count(id) > 1})}"
+    places: dict[str, Place] = {}
+    for place, ids in (
+        (Place.RUNNING, state.running),
+        (Place.WAITING, state.waiting),
+        (Place.PARKED, state.parked),
+    ):
+        for id in ids:
+            if id in places:
+                return f"{id} stands in {places[id].value} and in {place.value}"
+            places[id] = place
     for id, request in state.requests.items():
-        places = [
-            place
-            for place, ids in (
-                (Place.RUNNING, state.running),
-                (Place.WAITING, state.waiting),
-                (Place.PARKED, state.parked),
-            )
-            if id in ids
-        ]
-        expected = [] if request.place is Place.FINISHED else [request.place]
-        if places != expected:
-            return f"{id} is {request.place.value} and stands in {[p.value for p in places]}"
-    return None
+        if places.pop(id, Place.FINISHED) is not request.place:
+            return f"{id} is {request.place.value} and does not stand there"
+    return f"{', '.join(places)} stand in a list and are not live" if places else None
 
 
 @predicate("exactly-once", "state")

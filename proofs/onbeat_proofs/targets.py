@@ -1,0 +1,107 @@
+"""Classes named on the command line or in a file: `module:Class` and `path/to/file.py:Class`."""
+
+import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+
+from onbeat_spec.errors import NotAScheduler, OnbeatError
+
+METHODS = ("add_request", "schedule", "update", "abort")
+"""What a class must have to be driven at all."""
+
+
+def load_scheduler(text: str) -> type:
+    """Return the scheduler class that `module:Class` or `path/to/file.py:Class` names.
+
+    Raises:
+        NotAScheduler: there is no such module or class, or it lacks one of `METHODS`.
+    """
+    found = load_class(text, "scheduler", NotAScheduler)
+    lacking = [name for name in METHODS if not callable(getattr(found, name, None))]
+    if lacking:
+        raise NotAScheduler(
+            f"scheduler {text!r} has no method {', '.join(lacking)}; "
+            "it must have the interface of onbeat_reference:Scheduler"
+        )
+    return found
+
+
+def load_class(text: str, what: str, error: type[OnbeatError], base: Path | None = None) -> type:
+    """Return the class that `module:Class` or `file.py:Class` names.
+
+    Args:
+        text: the name.
+        what: what the class is for, in messages.
+        error: raised with one line that says what is wrong.
+        base: folder that a relative file name starts from; by default the current one, in which modules are also
+            looked for.
+    """
+    module_name, colon, path = text.rpartition(":")
+    if not colon or not module_name or not all(part.isidentifier() for part in path.split(".")):
+        raise error(f"{what} is {text!r}; it must be module:Class or path/to/file.py:Class")
+    if module_name.endswith(".py"):
+        module = _from_file((base or Path.cwd()) / module_name, what, error)
+    else:
+        module = _from_name(module_name, text, what, error)
+    found: object = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise error(f"{what} {text!r}: {module_name} has no {path!r}; {_offer(module)}")
+        found = getattr(found, part)
+    if not isinstance(found, type):
+        raise error(f"{what} {text!r} is a {type(found).__name__}; name a class")
+    return found
+
+
+def where_raised(error: BaseException, own: str = "") -> str:
+    """Return `TypeName: message at file:line` of the innermost frame, on one line; frames of the file `own` not."""
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} at {error.filename}:{error.lineno}"
+    frames = [f for f in extract_tb(error.__traceback__) if f.filename != own and not f.filename.startswith("<frozen")]
+    return f"{text} at {frames[-1].filename}:{frames[-1].lineno}" if frames else text
+
+
+def _from_file(file: Path, what: str, error: type[OnbeatError]) -> ModuleType:
+    if not file.is_file():
+        raise error(f"{what}: there is no file {file}; give a path relative to where it is named")
+    # Under a name of its own, so that classes defined there can be pickled, and never shadow a real module.
+    name = f"onbeat_file_{file.stem}_{abs(hash(str(file.resolve()))):x}"
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise error(f"{what}: {file} cannot be imported; it must be a Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as reason:
+        del sys.modules[name]
+        raise error(f"{what}: {file} cannot be imported: {where_raised(reason)}") from reason
+    return module
+
+
+def _from_name(name: str, text: str, what: str, error: type[OnbeatError]) -> ModuleType:
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as reason:
+        if reason.name and (name == reason.name or name.startswith(f"{reason.name}.")):
+            raise error(f"{what} {text!r}: there is no module {reason.name!r}; install it or run where it is") from None
+        raise error(f"{what} {text!r} cannot be imported: {where_raised(reason)}") from reason
+    except Exception as reason:
+        raise error(f"{what} {text!r} cannot be imported: {where_raised(reason)}") from reason
+    finally:
+        if added:
+            sys.path.remove(here)
+
+
+def _offer(module: ModuleType) -> str:
+    own = [name for name, value in vars(module).items() if isinstance(value, type) and not name.startswith("_")]
+    return f"its classes are {', '.join(sorted(own))}" if own else "it has no classes"
