@@ -82,7 +82,7 @@ def _object_copier(cls: type) -> Copier:
     get = attrgetter(*(name for name, _ in slots)) if len(slots) > 1 else None
 
     def copier(value: Any, memo: Memo) -> Any:
-        new = object.__new__(cls)
+        new: Any = object.__new__(cls)
         memo[id(value)] = new
         shared = _SHARED
         if get is not None:
@@ -112,13 +112,12 @@ def _copy_slots(slots: list[tuple[str, Any]], value: Any, new: Any, memo: Memo) 
 
 
 def _copy_list(value: list[Any], memo: Memo) -> list[Any]:
-    if _SHARED.issuperset(map(type, value)):
-        memo[id(value)] = value = value[:]
-        return value
-    copied: list[Any] = []
+    flat = _SHARED.issuperset(map(type, value))
+    copied = value[:] if flat else []
     memo[id(value)] = copied
-    for item in value:
-        copied.append(branch(item, memo))
+    if not flat:
+        for item in value:
+            copied.append(branch(item, memo))
     return copied
 
 

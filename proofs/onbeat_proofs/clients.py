@@ -84,7 +84,7 @@ class Clients:
             self._report("one-place", f"{op.id} was accepted while another request of this id was live")
         if self.monitor is not None:
             self.monitor.accepted(op.id, op.prompt, fits, self.now)
-        tracks.append(Track(request, self._added, op.output or (), len(self.history)))
+        tracks.append(Track(request, self._added, op, len(self.history)))
         self._added += 1
 
     def abort(self, op: Abort) -> None:

@@ -35,6 +35,7 @@ from onbeat_spec.policy import Policy
 from onbeat_spec.records import Facts, Place, Step
 
 _NOTHING: Mapping[str, int] = {}
+_NO_REASONS: Mapping[str, str] = {}
 
 
 class Driver(Clients):
@@ -178,7 +179,7 @@ class Driver(Clients):
         flight, sampled, dues = self._model.land()
         drafts = None
         if most := self.config.num_draft_tokens:
-            drafts = {due.track.request.id: most for due in dues if due.track.request.place is not Place.FINISHED}
+            drafts = {track.request.id: most for track, _, _ in dues if track.request.place is not Place.FINISHED}
         try:
             outputs = self.scheduler.update(flight.step, sampled, drafts)
         except Exception as error:
@@ -192,12 +193,16 @@ class Driver(Clients):
     def _compare(self, index: int, outputs: Outputs, dues: Sequence[Due]) -> None:
         """Hold what was delivered and who ended against what was due."""
         delivered, monitor = outputs.tokens, self.monitor
-        reasons = {r.id: r.finish_reason.value for r in outputs.finished if r.finish_reason is not None}
+        reasons: Mapping[str, str] = _NO_REASONS
+        if outputs.finished:
+            reasons = {r.id: r.finish_reason.value for r in outputs.finished if r.finish_reason is not None}
         met = 0
         for track, tokens, due in dues:
             id = track.request.id
-            got = delivered.get(id, ())
-            if id in delivered:
+            got: Sequence[int] | None = delivered.get(id)
+            if got is None:
+                got = ()
+            else:
                 met += 1
             if monitor is not None:
                 monitor.delivered(id, index, got, tokens)
@@ -205,10 +210,10 @@ class Driver(Clients):
                 self._report("exactly-once", f"{id} was delivered {list(got)}; sampled was {tokens}", index)
             track.delivered += len(got)
             reason = reasons.get(id)
-            if reason not in (due, "error"):
+            if reason != due and reason != "error":  # noqa: PLR1714  (a tuple would be slower)
                 self._report("exactly-once", f"{id} ended by {reason}; by its outputs it ends by {due}", index)
         if met < len(delivered):
-            strangers = sorted(delivered.keys() - {due.track.request.id for due in dues})
+            strangers = sorted(delivered.keys() - {track.request.id for track, _, _ in dues})
             self._report("exactly-once", f"tokens were delivered to {', '.join(strangers)}, who was due none", index)
         if monitor is not None:
             for id, reason in reasons.items():

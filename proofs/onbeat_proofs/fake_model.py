@@ -20,12 +20,18 @@ _FIRST_PREFIX = 1 << 60
 _FIRST_STOP = 1 << 61
 
 
+def _first(number: int) -> int:
+    """Token id at position 0 of a request, beyond all vocabularies; its other tokens follow."""
+    return (number + 1) * POSITIONS << 8
+
+
 class Track:
     """One accepted request, as its client and the model know it. Counts are tokens unless they say otherwise."""
 
     __slots__ = (
         "awaited",
         "delivered",
+        "first",
         "limit",
         "num_preemptions",
         "number",
@@ -36,14 +42,15 @@ class Track:
         "stopping",
     )
 
-    def __init__(self, request: Request, number: int, script: Sequence[int], since: int) -> None:
+    def __init__(self, request: Request, number: int, op: Add, since: int) -> None:
         self.request = request
         self.number = number
         """Unique in the run, also where an id is used again."""
+        self.first = _first(number)
         self.prompt = request.num_prompt
-        self.limit = request.limit
-        """Most tokens, prompt included; known once the request is accepted."""
-        self.script = script
+        self.limit = min(request.limit, request.num_prompt + op.max_tokens)
+        """Most tokens, prompt included; the scheduler may have lowered it when it accepted the request."""
+        self.script = op.output or ()
         self.since = since
         """Steps scheduled before it came."""
         self.delivered = 0
@@ -55,7 +62,7 @@ class Track:
 
     def sample(self, position: int, count: int) -> list[int]:
         """Return the tokens at `count` positions (indices in the whole sequence) from `position` on."""
-        first = (self.number + 1) * POSITIONS << 8
+        first = self.first
         if not self.script:
             return list(range(first + position, first + position + count))
         script, tokens = self.script, []
@@ -70,13 +77,12 @@ class Track:
         return _FIRST_STOP + self.number
 
 
-class Sample(NamedTuple):
-    """What a step in flight samples for one request."""
+Sample = tuple[Track, int, int]
+"""What a step in flight samples for one request: the index of the first token in the request's sequence, if all its
+drafts in flight before are accepted; and the number of drafts."""
 
-    track: Track
-    position: int
-    """Index of the first token in the request's sequence, if all its drafts in flight before are accepted."""
-    drafts: int
+Due = tuple[Track, list[int], str | None]
+"""What the client of a request should get from a step, and how the request should end with it, if it does."""
 
 
 class Flight(NamedTuple):
@@ -87,14 +93,6 @@ class Flight(NamedTuple):
     step: Step
     samples: list[Sample]
     accept: Mapping[str, int]
-
-
-class Due(NamedTuple):
-    """What the client of a request should get from a step, and how the request should end with it, if it does."""
-
-    track: Track
-    tokens: list[int]
-    reason: str | None
 
 
 class FakeModel:
@@ -129,21 +127,24 @@ class FakeModel:
         samples: list[Sample] = []
         prefill: list[str] = []
         strangers: list[str] = []
+        admitted, drafts_of = step.admitted, step.drafts
         for id, tokens in step.scheduled.items():
-            if not tracks.get(id):
+            accepted = tracks.get(id)
+            if not accepted:
                 strangers.append(id)
                 continue
-            track = tracks[id][-1]
+            track = accepted[-1]
             found = counts.get(id)
-            if found is None or id in step.admitted:
+            if found is None or id in admitted:
                 found = track.request.num_computed - tokens, track.request.num_tokens
             computed, known = found
-            drafts = step.drafts.get(id, 0)
+            drafts = drafts_of.get(id, 0)
             if known - computed > 1:
                 prefill.append(id)
             # A scheduler that forgot a token in flight asks for it again: so it is sampled again, and that is seen.
-            if computed + tokens >= min(known, track.prompt + track.delivered + track.awaited):
-                samples.append(Sample(track, computed + tokens - drafts, drafts))
+            end = computed + tokens
+            if end >= known or end >= track.prompt + track.delivered + track.awaited:
+                samples.append((track, end - drafts, drafts))
                 track.awaited += 1 + drafts
         self.flights.append(Flight(self._turns, step, samples, accept))
         self._turns += 1
@@ -170,7 +171,7 @@ class FakeModel:
     def void(self, track: Track) -> None:
         """What is in flight for a request was computed from KV that never came: it samples nothing."""
         for flight in self.flights:
-            flight.samples[:] = [sample for sample in flight.samples if sample.track is not track]
+            flight.samples[:] = [sample for sample in flight.samples if sample[0] is not track]
         track.awaited = 0
 
     def fork(self, memo: Memo) -> "FakeModel":
@@ -178,7 +179,7 @@ class FakeModel:
         new = FakeModel()
         new._turns = self._turns
         for flight in self.flights:
-            samples = [sample._replace(track=branch(sample.track, memo)) for sample in flight.samples]
+            samples = [(branch(track, memo), position, drafts) for track, position, drafts in flight.samples]
             new.flights.append(flight._replace(samples=samples))
         return new
 
@@ -186,24 +187,24 @@ class FakeModel:
         """Move what later steps sample for a request towards its start: they counted on drafts now rejected."""
         for flight in self.flights:
             flight.samples[:] = [
-                sample._replace(position=sample.position - rejected) if sample.track is track else sample
-                for sample in flight.samples
+                (owner, position - rejected if owner is track else position, drafts)
+                for owner, position, drafts in flight.samples
             ]
 
 
 def _due(track: Track, tokens: list[int], position: int) -> Due:
     """Work out what a client is due, from nothing but what it got before."""
     if track.request.place is Place.FINISHED:
-        return Due(track, [], None)
-    following = track.prompt + track.delivered
+        return track, [], None
     if track.stopping:
-        return Due(track, tokens[:1], "stop")
+        return track, tokens[:1], "stop"
+    following = track.prompt + track.delivered
     if position != following:
         tokens = track.sample(following, len(tokens))
     room = track.limit - following
     if len(tokens) < room:
-        return Due(track, tokens, None)
-    return Due(track, tokens if len(tokens) == room else tokens[:room], "length")
+        return track, tokens, None
+    return track, tokens if len(tokens) == room else tokens[:room], "length"
 
 
 def request_for(op: Add, number: int) -> Request:
@@ -213,7 +214,7 @@ def request_for(op: Add, number: int) -> Request:
         op: the operation.
         number: makes its tokens different from those of all other requests.
     """
-    first = (number + 1) * POSITIONS << 8
+    first = _first(number)
     shared = 0
     prompt: list[int] = []
     if op.prefix is not None:

@@ -206,6 +206,8 @@ class Scenario:
     source: str | None = None
     invariants: tuple[str, ...] = ()
     """Ids of the invariants that it exercises."""
+    violates: tuple[str, ...] = ()
+    """Ids of the invariants that it is meant to violate."""
     config: Config = field(default_factory=Config)
     steps: tuple[Op, ...] = ()
     origin: Path | None = field(default=None, compare=False)

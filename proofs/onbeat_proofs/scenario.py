@@ -1,6 +1,7 @@
 """Scenario files: read strictly against `scenario.schema.json` of the spec package, and written back."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,11 @@ def load_path(path: str | Path) -> list[Scenario]:
 def load_paths(paths: Iterable[str | Path]) -> list[Scenario]:
     """Return the scenarios of several files and folders, as `load_path` does; a file met twice is read once."""
     scenarios: list[Scenario] = []
-    seen: set[Path] = set()
+    seen: set[str] = set()
     owners: dict[str, Path] = {}
     for path in paths:
         for file in _files(Path(path)):
-            if (real := file.resolve()) in seen:
+            if (real := realpath(file)) in seen:
                 continue
             seen.add(real)
             for scenario in load_text(read(file), file):
@@ -140,6 +141,7 @@ def _scenario(document: Document, origin: Path | None) -> Scenario:
         case=raw.get("case"),
         source=raw.get("source"),
         invariants=tuple(raw.get("invariants", ())),
+        violates=tuple(raw.get("violates", ())),
         config=config,
         steps=_steps(document, raw["steps"], ("steps",)),
         origin=origin,

@@ -1,5 +1,6 @@
 """Scenarios, written as YAML."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -25,6 +26,7 @@ from onbeat_proofs.operations import (
     Schedule,
     Stop,
 )
+from onbeat_proofs.strict_yaml import FLOAT
 from onbeat_spec.config import CONFIG_KEYS, Config
 
 
@@ -40,8 +42,9 @@ def dump(scenario: Scenario, header: str = "") -> str:
     for key in ("case", "source"):
         if getattr(scenario, key) is not None:
             lines.append(f"{key}: {_flow(getattr(scenario, key))}")
-    if scenario.invariants:
-        lines.append(f"invariants: {_flow(scenario.invariants)}")
+    for key in ("invariants", "violates"):
+        if getattr(scenario, key):
+            lines.append(f"{key}: {_flow(getattr(scenario, key))}")
     config = _changed(scenario.config)
     if config:
         lines += ["config:", *(f"  {key}: {_flow(value)}" for key, value in config.items())]
@@ -119,10 +122,17 @@ def _asked(expect: Expectation) -> dict[str, Any]:
     return {f.name: value for f in fields(expect) if (value := getattr(expect, f.name)) is not None}
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes what any reader of YAML 1.1, and what ours, would take for something else than text."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{FLOAT.pattern})$", FLOAT.flags), None)
+
+
 def _flow(value: Any) -> str:
     """Write a value on one line."""
-    text = yaml.safe_dump(
-        _bare(value), default_flow_style=True, width=float("inf"), sort_keys=False, allow_unicode=True
+    text: str = yaml.dump(
+        _bare(value), Dumper=_Dumper, default_flow_style=True, width=float("inf"), sort_keys=False, allow_unicode=True
     )
     return text.removesuffix("\n").removesuffix("\n...")
 

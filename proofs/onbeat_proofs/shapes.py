@@ -66,6 +66,7 @@ _TYPES = {
 _PATTERNS = {
     "policy": "a policy's name (onbeat, pr44558, local-work), module:Class or path/to/file.py:Class",
     "invariants": "the id of an invariant",
+    "violates": "the id of an invariant",
 }
 
 

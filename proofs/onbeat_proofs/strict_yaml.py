@@ -22,7 +22,8 @@ KeyPath = tuple[str | int, ...]
 _LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _CORE = "tag:yaml.org,2002:"
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*(?:e[-+]?[0-9]+)?|[0-9]+e[-+]?[0-9]+)", re.IGNORECASE)
+FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*(?:e[-+]?[0-9]+)?|[0-9]+e[-+]?[0-9]+)", re.IGNORECASE)
+"""More than YAML 1.1 takes for one: 1e3 too."""
 _WORDS = {
     "": None,
     "~": None,
@@ -116,7 +117,7 @@ class Document:
                 return _WORDS[text]
             if node.tag != f"{_CORE}str" and _INTEGER.fullmatch(text) and len(text) <= MOST_DIGITS:
                 return int(text)
-            if _FLOAT.fullmatch(text):
+            if FLOAT.fullmatch(text):
                 return float(text)
         if not text.isprintable():
             raise self._error(_line(node), f"{text!r} holds a line break or a character that cannot be printed")

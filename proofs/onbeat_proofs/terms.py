@@ -18,16 +18,10 @@ from onbeat_spec.errors import NotSymbolic
 Parts = tuple[tuple[int, int], ...]
 """(variable, coefficient) pairs of a linear term without its constant, by variable; no coefficient is 0."""
 
-Interval = tuple[float, float]
-"""Least and greatest value, both inclusive."""
-
-EVERYTHING: Interval = (-inf, inf)
-
 
 class Condition(NamedTuple):
-    """A row (a linear form, first coefficient positive, gcd 1) is at most, or exactly, a value."""
+    """A linear form, its first coefficient positive and the gcd of all 1, is at most, or exactly, a value."""
 
-    row: int
     parts: Parts
     exact: bool
     value: int
@@ -63,51 +57,44 @@ class Model(dict[int, int]):
 
 
 class Space:
-    """The variables of a run, every term and condition made of them (each once), and what the present path knows.
+    """The variables of a run, every term and condition made of them (each once), and what the present path has settled.
 
     Args:
-        decide: told a literal whose truth the path does not know yet, settles it.
+        decide: told a literal that the path has not settled, settles it.
     """
 
     def __init__(self, decide: Callable[[int], bool]) -> None:
         self.decide = decide
         self.known: dict[int | str, Any] = {}
         """Truth of literals on this path; the run keeps its picks here too, by name."""
-        self.bounds: dict[int, Interval] = {}
-        """Interval of each row, as far as this path has narrowed it."""
         self.names: list[str] = []
-        self.domains: list[Interval] = []
+        self.domains: list[tuple[float, float]] = []
+        """Least and greatest value of each variable, both inclusive."""
         self.flags: set[int] = set()
         """Boolean variables; their domain is 0 and 1."""
         self.quotients: dict[int, tuple[Parts, int, int]] = {}
-        """Variable q = (parts + const) // divisor: (parts, const, divisor)."""
+        """(parts, const, divisor) of each variable that stands for (parts + const) // divisor."""
         self.conditions: list[Condition] = []
         self.bools: list[Bool] = []
         """The truth value of each literal."""
-        self._literals: dict[tuple[int, bool, int], int] = {}
+        self._literals: dict[Condition, int] = {}
         self._terms: dict[tuple[Parts, int], Int] = {}
-        self._rows: dict[Parts, int] = {}
-        self._base: dict[int, Interval] = {}
-        """Interval of each row on any path: from domains, and from what // means."""
         self._divided: dict[tuple[Parts, int, int], Int] = {}
-
-    # Making things.
 
     def variable(self, name: str, low: float = -inf, high: float = inf) -> Int:
         """Make an integer variable."""
-        parts = ((len(self.names), 1),)
         self.names.append(name)
         self.domains.append((low, high))
-        self._base[self._row(parts)] = (low, high)
+        parts = ((len(self.names) - 1, 1),)
         term = self._terms[parts, 0] = Int(self, parts, 0)
         return term
 
     def flag(self, name: str) -> Bool:
         """Make a boolean variable."""
         self.flags.add(len(self.names))
-        is_true = self.at_most(-self.variable(name, 0, 1), -1)
-        assert isinstance(is_true, Bool)
-        return is_true
+        true = self.variable(name, 0, 1) > 0
+        assert isinstance(true, Bool)
+        return true
 
     def term(self, parts: Parts, const: int) -> Int | int:
         """Return a term; a plain int if nothing in it varies."""
@@ -118,24 +105,25 @@ class Space:
             term = self._terms[parts, const] = Int(self, parts, const)
         return term
 
-    def at_most(self, term: Int | int, value: int) -> Bool | bool:
-        """Return whether term <= value."""
+    def condition(self, term: Int | int, exact: bool) -> Bool | bool:
+        """Return whether a term is exactly 0, or at most 0."""
         if not isinstance(term, Int):
-            return term <= value
-        parts, scale = self._normal(term.parts)
-        value -= term.const
-        if scale > 0:
-            return self.bools[self._literal(parts, False, value // scale)]
-        # row * scale <= value  <=>  not row <= ceil(value / scale) - 1, for a negative scale.
-        return self.bools[self._literal(parts, False, -(value // -scale) - 1) ^ 1]
-
-    def equal(self, term: Int | int, value: int) -> Bool | bool:
-        """Return whether term == value."""
-        if not isinstance(term, Int):
-            return term == value
-        parts, scale = self._normal(term.parts)
-        value -= term.const
-        return value % scale == 0 and self.bools[self._literal(parts, True, value // scale)]
+            return term == 0 if exact else term <= 0
+        scale = gcd(*[factor for _, factor in term.parts])
+        if exact and term.const % scale:
+            return False
+        value, negated = -term.const // scale, 0
+        if term.parts[0][1] < 0:
+            # -form <= value is not form <= -value - 1
+            scale, value, negated = -scale, -value if exact else -value - 1, not exact
+        parts = term.parts if scale == 1 else tuple([(v, factor // scale) for v, factor in term.parts])
+        condition = Condition(parts, exact, value)
+        literal = self._literals.get(condition)
+        if literal is None:
+            literal = self._literals[condition] = len(self.bools)
+            self.conditions.append(condition)
+            self.bools += (Bool(self, literal), Bool(self, literal + 1))
+        return self.bools[literal + negated]
 
     def quotient(self, term: Int, divisor: int) -> Int | int:
         """Return term // divisor, for a positive divisor."""
@@ -145,89 +133,38 @@ class Space:
         if not inside:
             return outside
         common = gcd(divisor, *[factor for _, factor in inside])
-        key = (tuple([(v, factor // common) for v, factor in inside]), const // common, divisor // common)
-        quotient = self._divided.get(key)
+        parts = tuple([(v, factor // common) for v, factor in inside])
+        const, divisor = const // common, divisor // common
+        quotient = self._divided.get((parts, const, divisor))
         if quotient is None:
-            quotient = self._divided[key] = self._define(*key)
-        return quotient + outside
-
-    def _define(self, parts: Parts, const: int, divisor: int) -> Int:
-        """Make the variable (parts + const) // divisor."""
-        quotient = self.variable(f"({self.show(parts, const)}) // {divisor}")
-        variable = quotient.parts[0][0]
-        self.quotients[variable] = (parts, const, divisor)
-        # On every path 0 <= parts + const - divisor * quotient < divisor.
-        remainder, scale = self._normal((*parts, (variable, -divisor)))
-        ends = sorted((-const // scale, (divisor - 1 - const) // scale))
-        self._base[self._row(remainder)] = (ends[0], ends[1])
-        return quotient
-
-    def _normal(self, parts: Parts) -> tuple[Parts, int]:
-        """Return the row of a linear form, and the number that times the row gives the form back."""
-        scale = gcd(*[factor for _, factor in parts])
-        if parts[0][1] < 0:
-            scale = -scale
-        return (parts if scale == 1 else tuple([(v, factor // scale) for v, factor in parts])), scale
-
-    def _row(self, parts: Parts) -> int:
-        return self._rows.setdefault(parts, len(self._rows))
-
-    def _literal(self, parts: Parts, exact: bool, value: int) -> int:
-        row = self._row(parts)
-        literal = self._literals.get((row, exact, value))
-        if literal is None:
-            literal = self._literals[row, exact, value] = 2 * len(self.conditions)
-            self.conditions.append(Condition(row, parts, exact, value))
-            self.bools += (Bool(self, literal), Bool(self, literal + 1))
-        return literal
-
-    # Knowing things. Nothing here may depend on other paths: decisions must mean the same in another process.
-
-    def implied(self, literal: int) -> bool | None:
-        """Return what the path says about a literal, as far as the interval of its row tells."""
-        value: bool | None = self.known.get(literal)
-        if value is None:
-            row, _, exact, bound = self.conditions[literal >> 1]
-            low, high = self.bounds.get(row) or self._base.get(row, EVERYTHING)
-            if high < bound or bound < low or low == high:
-                value = low == bound if exact else high <= bound
-            elif high > bound or exact:
-                return None
-            else:
-                value = True
-            value = value != bool(literal & 1)
-            self.known[literal] = value
-            self.known[literal ^ 1] = not value
-        return value
+            quotient = self.variable(f"({self.show(parts, const)}) // {divisor}")
+            self._divided[parts, const, divisor] = quotient
+            self.quotients[quotient.parts[0][0]] = parts, const, divisor
+        return _sum(quotient, outside, 1)
 
     def learn(self, literal: int) -> None:
         """Take a literal for true on this path."""
         self.known[literal] = True
         self.known[literal ^ 1] = False
-        row, _, exact, bound = self.conditions[literal >> 1]
-        low, high = self.bounds.get(row) or self._base.get(row, EVERYTHING)
-        if not exact:
-            if literal & 1:
-                low = max(low, bound + 1)
-            else:
-                high = min(high, bound)
-        elif not literal & 1:
-            low = high = bound
-        elif low == bound:
-            low += 1
-        elif high == bound:
-            high -= 1
-        self.bounds[row] = (low, high)
+
+    def forget(self, literal: int) -> None:
+        """Take back what `learn` did."""
+        self.known.pop(literal, None)
+        self.known.pop(literal ^ 1, None)
 
     def holds(self, literal: int, model: Model) -> bool:
         """Return whether a literal is true in a model."""
-        _, parts, exact, bound = self.conditions[literal >> 1]
-        value = 0
+        parts, exact, value = self.conditions[literal >> 1]
+        now = 0
         for variable, factor in parts:
-            value += factor * model[variable]
-        return (value == bound if exact else value <= bound) != bool(literal & 1)
+            now += factor * model[variable]
+        return (now == value if exact else now <= value) != bool(literal & 1)
 
-    # Showing things.
+    def value(self, thing: Any, model: Model) -> Any:
+        """Return the int or bool that a symbolic value is in a model; anything else as it is."""
+        if isinstance(thing, Int):
+            return thing.const + sum([factor * model[v] for v, factor in thing.parts])
+        return self.holds(thing.literal, model) if isinstance(thing, Bool) else thing
 
     def show(self, parts: Parts, const: int) -> str:
         """Return a term as text."""
@@ -248,8 +185,8 @@ def _refusing(what: str) -> Any:
 
     def method(self: Int | Bool, *others: object) -> NoReturn:
         raise NotSymbolic(
-            f"{what} cannot be run symbolically: {self!r} has no single value here; a symbolic int takes part in +, -, "
-            "comparisons, and *, // and % by concrete ints (positive ones for // and %)"
+            f"{what} cannot be run symbolically: `{self!r}` has no single value here. A symbolic int takes part in "
+            "+, -, comparisons with ints, and *, //, % by concrete ints (positive ones for // and %)"
         )
 
     return method
@@ -265,7 +202,7 @@ def _remembered(sign: str, make: Callable[[Int, Any], Any]) -> Any:
             key = (sign, other)
         elif kind is Int:
             key = (sign, other.token)
-        elif kind is bool:
+        elif isinstance(other, int):
             return method(self, int(other))
         elif sign in ("==", "!=") and not isinstance(other, float | complex | Bool):
             return NotImplemented
@@ -274,42 +211,46 @@ def _remembered(sign: str, make: Callable[[Int, Any], Any]) -> Any:
         found = self.memo.get(key)
         if found is None:
             if kind is Int and other.space is not self.space:
-                raise NotSymbolic(f"{self!r} and {other!r} belong to different runs; make both with the same context")
+                raise NotSymbolic(f"`{self!r}` and `{other!r}` belong to different explorations")
             found = self.memo[key] = make(self, other)
         return found
 
     return method
 
 
-def _sum(self: Int, other: Int | int, sign: int) -> Int | int:
-    """Return self + sign * other."""
+def _sum(self: Int, other: Int | int, sign: int, more: int = 0) -> Int | int:
+    """Return self + sign * other + more."""
     if not isinstance(other, Int):
-        return self.space.term(self.parts, self.const + sign * other)
+        return self.space.term(self.parts, self.const + sign * other + more)
     factors = dict(self.parts)
     for variable, factor in other.parts:
         factors[variable] = factors.get(variable, 0) + sign * factor
     parts = tuple(sorted([part for part in factors.items() if part[1]]))
-    return self.space.term(parts, self.const + sign * other.const)
+    return self.space.term(parts, self.const + sign * other.const + more)
 
 
 def _product(self: Int, other: Int | int) -> Int | int:
     if isinstance(other, Int):
-        _refusing("multiplication by a symbolic int")(self)
+        return _refusing("multiplication by a symbolic int")(self)  # type: ignore[no-any-return]
     parts = tuple([(variable, factor * other) for variable, factor in self.parts]) if other else ()
     return self.space.term(parts, self.const * other)
 
 
 def _quotient(self: Int, other: Int | int) -> Int | int:
     if isinstance(other, Int) or other < 0:
-        _refusing("// or % by a symbolic or negative int")(self)
+        return _refusing("// or % by a symbolic or negative int")(self)  # type: ignore[no-any-return]
     if other == 0:
         raise ZeroDivisionError("integer division or modulo by zero")
     return self.space.quotient(self, other)
 
 
-def _unequal(self: Int, other: Int | int) -> Bool | bool:
-    equal = self.space.equal(_sum(self, other, -1), 0)
-    return not equal if isinstance(equal, bool) else ~equal
+def _negation(truth: Bool | bool) -> Bool | bool:
+    return ~truth if isinstance(truth, Bool) else not truth
+
+
+def _format(self: Int | Bool, spec: str) -> str:
+    """Return text for messages; there are no digits to format."""
+    return str(_refusing(f"formatting as {spec!r}")(self) if spec else self)
 
 
 class Int:
@@ -328,27 +269,26 @@ class Int:
         self.const = const
         self.memo: dict[tuple[str, object], Any] = {}
         self.token = object()
-        """Stands for this term in keys of `memo`; no int equals it."""
+        """Stands for this term in the keys of `memo`; no int equals it."""
 
     __add__ = __radd__ = _remembered("+", lambda a, b: _sum(a, b, 1))
     __sub__ = _remembered("-", lambda a, b: _sum(a, b, -1))
-    __rsub__ = _remembered("reversed -", lambda a, b: _sum(_product(a, -1), b, 1))
+    __rsub__ = _remembered("reversed -", lambda a, b: -a + b)
     __mul__ = __rmul__ = _remembered("*", _product)
     __floordiv__ = _remembered("//", _quotient)
     __mod__ = _remembered("%", lambda a, b: a - _quotient(a, b) * b)
     __divmod__ = _remembered("divmod()", lambda a, b: (a // b, a % b))
-    __le__ = _remembered("<=", lambda a, b: a.space.at_most(_sum(a, b, -1), 0))
-    __lt__ = _remembered("<", lambda a, b: a.space.at_most(_sum(a, b, -1), -1))
-    __ge__ = _remembered(">=", lambda a, b: a.space.at_most(b - a, 0))
-    __gt__ = _remembered(">", lambda a, b: a.space.at_most(b - a, -1))
-    __eq__ = _remembered("==", lambda a, b: a.space.equal(_sum(a, b, -1), 0))
-    __ne__ = _remembered("!=", _unequal)
+    __le__ = _remembered("<=", lambda a, b: a.space.condition(_sum(a, b, -1), False))
+    __lt__ = _remembered("<", lambda a, b: a.space.condition(_sum(a, b, -1, 1), False))
+    __ge__ = _remembered(">=", lambda a, b: _negation(a < b))
+    __gt__ = _remembered(">", lambda a, b: _negation(a <= b))
+    __eq__ = _remembered("==", lambda a, b: a.space.condition(_sum(a, b, -1), True))
+    __ne__ = _remembered("!=", lambda a, b: _negation(a == b))
+    __hash__ = _refusing("use as a dictionary key or in a set")
+    __format__ = _format
 
     def __neg__(self) -> Any:
         return self * -1
-
-    def __pos__(self) -> Int:
-        return self
 
     def __bool__(self) -> bool:
         return bool(self != 0)
@@ -358,7 +298,7 @@ class Int:
 
 
 class Bool:
-    """A symbolic truth value. `bool()`, `not`, `and`, `or`, `if` fork the run; `~` does not.
+    """A symbolic truth value. `bool()`, `not`, `and`, `or`, `if`, `&`, `|` fork the run; `~` does not.
 
     Raises:
         NotSymbolic: it was used as a number, an index or a dictionary key.
@@ -386,57 +326,45 @@ class Bool:
     __rand__, __ror__ = __and__, __or__
 
     def __eq__(self, other: object) -> Any:
-        if isinstance(other, Bool):
-            if self.literal >> 1 == other.literal >> 1:
-                return self.literal == other.literal
-            return other if self else ~other
+        if not isinstance(other, Bool | int | Int | float):
+            return NotImplemented
+        if not isinstance(other, Bool | bool):
+            return _refusing("comparison of a truth value with a number")(self)
         if isinstance(other, bool):
             return self if other else ~self
-        return _refusing("comparison with a number")(self) if isinstance(other, Int | int | float) else NotImplemented
+        return other if self else ~other
 
     def __ne__(self, other: object) -> Any:
-        equal = self == other
-        return ~equal if isinstance(equal, Bool) else not equal
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else _negation(equal)
+
+    __hash__ = _refusing("use as a dictionary key or in a set")
+    __format__ = _format
 
     def __repr__(self) -> str:
-        _, parts, exact, bound = self.space.conditions[self.literal >> 1]
+        parts, exact, value = self.space.conditions[self.literal >> 1]
         negated = self.literal & 1
         if parts[0][0] in self.space.flags and len(parts) == 1:
             return self.space.names[parts[0][0]] if negated else f"not {self.space.names[parts[0][0]]}"
         sign = ("!=" if negated else "==") if exact else (">" if negated else "<=")
-        return f"{self.space.show(parts, 0)} {sign} {bound}"
+        return f"{self.space.show(parts, 0)} {sign} {value}"
 
 
-_CONVERSIONS = {
-    "hash": "use as a dictionary key or in a set",
-    "index": "use as an index, in range() or as a length",
-    "int": "int()",
-    "float": "float()",
-    "complex": "complex()",
-    "round": "round()",
-    "trunc": "trunc()",
-    "floor": "floor()",
-    "ceil": "ceil()",
-    "abs": "abs()",
+_CONVERSIONS = {"index": "use as an index, as a length or in range()"} | {
+    name: f"{name}()" for name in ("int", "float", "complex", "round", "trunc", "floor", "ceil", "abs")
 }
-_OPERATIONS = {"pow": "**", "truediv": "/", "matmul": "@", "lshift": "<<", "rshift": ">>", "xor": "^"}
-_OF_INTS_ONLY = {"and": "&", "or": "|"}
-_OF_BOOLS_NEITHER = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "divmod": "divmod()"}
-
-
-def _format(self: Int | Bool, spec: str) -> str:
-    """Text for messages; the value itself cannot be formatted."""
-    return _refusing(f"formatting as {spec!r}")(self) if spec else repr(self)  # type: ignore[no-any-return]
-
-
-for _class, _operations in (
-    (Int, _OPERATIONS | _OF_INTS_ONLY | {"invert": "~"}),
-    (Bool, _OPERATIONS | _OF_BOOLS_NEITHER | {"neg": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}),
-):
-    _class.__format__ = _format  # type: ignore[assignment, method-assign]
-    for _name, _what in (_CONVERSIONS | _operations).items():
-        for _prefix in ("__", "__r"):
-            if f"{_prefix}{_name}__" not in vars(_class) or _name == "hash":
-                setattr(_class, f"{_prefix}{_name}__", _refusing(_what))
+_BITS = {"lshift": "<<", "rshift": ">>", "xor": "^", "pow": "**", "truediv": "/", "matmul": "@"}
+_REFUSED: dict[type, tuple[dict[str, str], dict[str, str]]] = {
+    Int: (_CONVERSIONS | {"invert": "~"}, _BITS | {"and": "&", "or": "|"}),
+    Bool: (
+        _CONVERSIONS | {"neg": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
+        _BITS | {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "divmod": "divmod()"},
+    ),
+}
+for _class, (_unary, _binary) in _REFUSED.items():
+    for _name, _what in (_unary | _binary).items():
+        setattr(_class, f"__{_name}__", _refusing(_what))
+    for _name, _what in _binary.items():
+        setattr(_class, f"__r{_name}__", _refusing(_what))
 for _name in ("floordiv", "mod", "divmod"):
     setattr(Int, f"__r{_name}__", _refusing("// or % by a symbolic int"))

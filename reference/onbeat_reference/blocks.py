@@ -2,6 +2,7 @@
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from onbeat_reference.pool import CountingPool
@@ -99,6 +100,10 @@ class BlockPool(CountingPool):
     def releasable(self, request: Request) -> int:
         """Blocks of this request that nobody else holds."""
         return sum(1 for block in request.blocks if self.refs[block] == 1)
+
+    def held(self, owners: Iterable[Request]) -> int:
+        """Count the distinct block ids in these requests' tables."""
+        return len({block for request in owners for block in request.blocks})
 
     def _take(self, request: Request, new: int) -> None:
         for _ in range(new):

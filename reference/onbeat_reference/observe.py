@@ -1,6 +1,5 @@
 """What invariants see of a scheduler: its state as a value."""
 
-from onbeat_reference.blocks import BlockPool
 from onbeat_reference.lifecycle import Lifecycle
 from onbeat_spec.records import State, view
 
@@ -10,7 +9,6 @@ def observe(scheduler: Lifecycle) -> State:
     lists = (scheduler.running, scheduler.waiting, scheduler.parked)
     orphans = {f"{r.id}#{r.arrival}": view(r) for r in scheduler.orphans}
     owners = [r for requests in (*lists, scheduler.orphans) for r in requests]
-    with_ids = isinstance(scheduler.pool, BlockPool)
     return State(
         requests={r.id: view(r) for requests in lists for r in requests} | orphans,
         running=tuple(r.id for r in scheduler.running),
@@ -24,6 +22,7 @@ def observe(scheduler: Lifecycle) -> State:
         num_slots=len(scheduler.running)
         + len(scheduler.parked)
         + sum(1 for r in scheduler.waiting if r.num_blocks > 0),
-        held=len({b for r in owners for b in r.blocks}) if with_ids else sum(r.num_blocks for r in owners),
+        held=scheduler.pool.held(owners),
+        held_by_running=scheduler.pool.held(scheduler.running),
         in_flight=len(scheduler.in_flight),
     )

@@ -5,6 +5,8 @@ symbolically. `BlockPool` (blocks.py) is the same pool with block ids and a pref
 methods and fills in `_take` and `_give`.
 """
 
+from collections.abc import Iterable
+
 from onbeat_reference.request import Request
 
 
@@ -73,6 +75,10 @@ class CountingPool:
         request.reserved = 0
         request.num_blocks = 0
         return released
+
+    def held(self, owners: Iterable[Request]) -> int:
+        """Count the blocks of these requests, each block once."""
+        return sum(request.num_blocks for request in owners)
 
     def commit(self, request: Request) -> None:
         """Put a request's full, computed blocks into the prefix cache."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from onbeat_reference.lifecycle import InFlight, Lifecycle
 from onbeat_reference.request import Request
+from onbeat_spec.cadence import count_held
 from onbeat_spec.errors import ProtocolMisuse
 from onbeat_spec.policy import is_decode, local_work, runnable
 from onbeat_spec.records import Eviction, Place, Step
@@ -39,45 +40,60 @@ class Scheduler(Lifecycle):
             step.hold = policy.may_hold(
                 throttle_prefills, self.saturated, self.held_steps, self.config.max_hold_steps
             ) and any(policy.justifies_hold(local_work(r), runnable(r, step.index)) for r in self.running)
-            held = self._serve(flight, tuple(self.running), step.hold)
+            held, owed = self._serve(flight, tuple(self.running), step.hold)
             if step.hold and policy.lifts(len(step.scheduled)):
                 step.lifted = True
                 step.held.clear()
-                self._serve(flight, held, False)
+                self._serve(flight, held, False, owed)
             if policy.scans(bool(step.evictions), step.open):
                 self._scan(flight, tuple(self.waiting), step.hold and not step.lifted)
+            if self.config.num_draft_tokens:
+                self._serve_drafts(flight)
             self._write_flag(step)
-        self.held_steps = self.held_steps + 1 if step.hold and not step.lifted else 0
+        self.held_steps = count_held(self.held_steps, step.hold and not step.lifted)
         step.saturated = self.saturated
         self.num_steps += 1
         self.in_flight.append(flight)
         return step
 
-    def _serve(self, flight: InFlight, requests: Sequence[Request], hold: bool) -> list[Request]:
-        """Give running requests their tokens, in order; return those that the hold passed over."""
+    def _serve(
+        self, flight: InFlight, requests: Sequence[Request], hold: bool, owed: Sequence[int] | None = None
+    ) -> tuple[list[Request], list[int]]:
+        """Give running requests their tokens, in order.
+
+        Args:
+            owed: for each request, tokens that decodes behind it are due; None: count them.
+
+        Returns:
+            Those that the hold passed over, and what was owed behind each of them then. A lifted hold serves them as
+            if it had never been: by the time it is lifted, the decodes behind them are gone.
+        """
         step = flight.step
         policy, now = self.policy, step.index
         cap, block_size = self.config.prefill_cap, self.config.block_size
-        held = []
+        held: list[Request] = []
+        owed_then: list[int] = []
         for position, request in enumerate(requests):
             if request.place is not Place.RUNNING or not runnable(request, now):
                 continue
             work = local_work(request)
+            budget, due = step.budget, 0
+            if not is_decode(work):
+                due = self._owed(requests[position + 1 :], now) if owed is None else owed[position]
+                budget = policy.chunk_budget(budget, due)
             if hold and policy.holds_running(work):
                 held.append(request)
+                owed_then.append(due)
                 step.held.append(request.id)
                 continue
-            budget = step.budget
-            if not is_decode(work):
-                budget = policy.chunk_budget(budget, self._owed(requests[position + 1 :], now))
-            tokens = policy.grant(work + request.num_drafts, budget, cap)
+            tokens = policy.grant(work, budget, cap)
             if tokens <= 0:
                 continue
             end = request.num_computed + tokens
             if end > request.num_blocks * block_size and not self._make_room(step, request, end):
                 continue
             self._give(flight, request, work, tokens)
-        return held
+        return held, owed_then
 
     def _owed(self, requests: Iterable[Request], now: int) -> int:
         """Tokens that the decodes among these running requests are due in this step."""
@@ -86,22 +102,32 @@ class Scheduler(Lifecycle):
     def _make_room(self, step: Step, request: Request, num_tokens: int) -> bool:
         """Grow a running request to `num_tokens`, preempting the worst after it; False: it was itself the victim."""
         while not self.pool.grow(request, num_tokens):
-            victim = self._victim(request)
-            released = self._preempt(victim)
-            step.evictions.append(Eviction(victim.id, request.id, released))
-            if victim is request:
+            if self._evict_for(step, request) is request:
                 return False
         return True
 
-    def _victim(self, request: Request) -> Request:
-        """The worst running request, not better than `request`, that gives blocks back; else `request` itself."""
+    def _evict_for(self, step: Step, request: Request) -> Request:
+        """Preempt one request for another; return the victim."""
+        victim = self._victim(step, request)
+        released = self._preempt(victim)
+        step.evictions.append(Eviction(victim.id, request.id, released))
+        return victim
+
+    def _victim(self, step: Step, request: Request) -> Request:
+        """The worst running request, not better than `request`, that gives blocks back; else `request` itself.
+
+        One that is worse than the victim, and can give nothing because all its blocks are shared, sits this step out:
+        it may not profit from a better one's eviction.
+        """
         for candidate in reversed(self.running):
             if candidate is request or self.pool.releasable(candidate) > 0:
                 return candidate
+            candidate.eligible_at = step.index + 1
+            step.sat_out.append(candidate.id)
         return request
 
     def _give(self, flight: InFlight, request: Request, work: int, tokens: int) -> None:
-        """Book `tokens` for a request that has the blocks for them; drafts are what exceeds its local work."""
+        """Book `tokens` for a request that has the blocks for them."""
         step = flight.step
         request.num_computed += tokens
         step.scheduled[request.id] = tokens
@@ -111,12 +137,25 @@ class Scheduler(Lifecycle):
             flight.prefilled.append(request)
             if tokens < work:
                 return
-        drafts = tokens - work
-        if drafts > 0:
-            step.drafts[request.id] = drafts
-        request.num_drafts = 0
-        request.num_placeholders += 1 + drafts
+        request.num_placeholders += 1
         flight.sampling.append(request)
+
+    def _serve_drafts(self, flight: InFlight) -> None:
+        """Give draft tokens what is left of the budget and, beside all promises, of the pool."""
+        step, pool, block_size = flight.step, self.pool, self.config.block_size
+        for request in flight.sampling:
+            drafts = self.policy.grant(request.num_drafts, step.budget, request.num_drafts)
+            request.num_drafts = 0
+            slots = request.num_blocks * block_size - request.num_computed
+            more = pool.blocks_for(request.num_computed + drafts) - request.num_blocks
+            if drafts > slots and not self.policy.fits_whole(more, pool.free, pool.promised):
+                drafts = slots
+            if drafts > 0 and pool.grow(request, request.num_computed + drafts):
+                request.num_computed += drafts
+                request.num_placeholders += drafts
+                step.drafts[request.id] = drafts
+                step.scheduled[request.id] += drafts
+                step.budget -= drafts
 
     # --- Admission ---------------------------------------------------------------------------------------------------
 

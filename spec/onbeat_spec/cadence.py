@@ -22,6 +22,13 @@ def throttles(phase: int, interval: int) -> bool:
     return interval > 1 and phase != 0
 
 
+def count_held(held_steps: int, holds: bool) -> int:
+    """Return how many steps in a row have held, after a step that holds or not."""
+    if holds:
+        return held_steps + 1
+    return 0
+
+
 class PhaseClock:
     """The clock of a lock-step group, as one rank sees it. Every step counts, empty ones included."""
 

@@ -159,6 +159,8 @@ class Step:
     drafts: dict[str, int] = field(default_factory=dict)
     """Draft tokens per request that has any in this step."""
     evictions: list[Eviction] = field(default_factory=list)
+    sat_out: list[str] = field(default_factory=list)
+    """Running requests passed over as victims because all their blocks are shared; they get nothing in this step."""
     held: list[str] = field(default_factory=list)
     """Requests passed over because of the hold."""
     admitted: list[str] = field(default_factory=list)
@@ -203,6 +205,8 @@ class State:
     """All requests that hold a slot: running, loading, or landed and waiting."""
     held: int
     """Distinct blocks that somebody holds, counted from the block tables; -1 in a partial state."""
+    held_by_running: int = -1
+    """Of these, blocks that running requests hold; -1 in a partial state."""
     in_flight: int = 0
     """Steps scheduled whose outputs have not come back."""
 

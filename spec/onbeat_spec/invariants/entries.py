@@ -4,7 +4,7 @@ from onbeat_spec.catalogue import declare
 
 declare(
     "decode-never-held",
-    "A decode gets in a throttled step at least what it gets unthrottled from the same state.",
+    "A decode gets in a throttled step at least what it gets unthrottled from the same state (draft tokens aside).",
     "B12",
     "B19",
     "B24",

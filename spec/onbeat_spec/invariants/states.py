@@ -25,6 +25,15 @@ def blocks_conserved(config: Config, state: State) -> Verdict:
     return None
 
 
+@predicate("full-sequence-fits", "state")
+def promises_are_covered(config: Config, state: State) -> Verdict:
+    """What is promised and not free has been taken by running requests, which grow from their first block on."""
+    grown = state.held_by_running - state.num_running
+    if state.held >= 0 and state.promised > state.free + grown:
+        return f"{state.promised} blocks are promised, {state.free} free, and running requests grew by {grown} at most"
+    return None
+
+
 @predicate("one-place", "state")
 def one_place(config: Config, state: State) -> Verdict:
     """Look every live request up in the three lists."""

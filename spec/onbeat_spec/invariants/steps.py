@@ -138,7 +138,7 @@ def visit_once(facts: Facts) -> Verdict:
         booked = facts.after.requests[id].num_computed - request.num_computed
         if booked != given:
             return f"{id} was given {given} tokens and booked with {booked}"
-        if given > local_work(request) + request.num_drafts:
+        if given - step.drafts.get(id, 0) > local_work(request) or step.drafts.get(id, 0) > request.num_drafts:
             return f"{id} was given {given} tokens for {local_work(request)} of work and {request.num_drafts} drafts"
     left = facts.config.max_num_batched_tokens - sum(step.scheduled.values())
     if before.held >= 0:
@@ -146,7 +146,7 @@ def visit_once(facts: Facts) -> Verdict:
         left += sum(step.scheduled[id] for id in step.admitted)
     if left > 0 and step.open:
         for request in decodes(before, step.index):
-            if request.id not in step.scheduled and request.id not in evicted:
+            if request.id not in step.scheduled and request.id not in evicted and request.id not in step.sat_out:
                 return f"decode {request.id} got no token though {left} were left"
     return None
 

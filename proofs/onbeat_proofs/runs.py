@@ -1,0 +1,202 @@
+"""Two runs from one state: the invariants that compare a throttled step with the step that might have been.
+
+`Driver` watches what happens. `Runs` asks before every step, on copies of the scheduler, what would happen with the
+throttle, without it, and without the feature, and holds the answers against each other.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, Self
+
+from onbeat_proofs import expectations
+from onbeat_proofs.branching import branch
+from onbeat_proofs.clients import Factory
+from onbeat_proofs.driver import Driver
+from onbeat_proofs.fake_model import Due
+from onbeat_proofs.operations import Add, Check, Expectation, Op, Scenario, Schedule, flatten
+from onbeat_proofs.policies import policy_of
+from onbeat_proofs.premises import Tally
+from onbeat_proofs.replay import Failure, Outcome
+from onbeat_reference.lifecycle import Outputs
+from onbeat_reference.observe import observe
+from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.config import Config
+from onbeat_spec.invariants import RUNS_PREDICATES
+from onbeat_spec.monitor import Monitor
+from onbeat_spec.policy import Policy
+from onbeat_spec.records import Facts, Place
+
+AT_REST = Check(Expectation(waiting=(), running=(), parked=()))
+"""Ends a scenario that has been drained: whoever is left then is stuck, which breaks `progress`."""
+
+
+class Runs(Driver):
+    """A driver that also compares two runs from every state in which a step is scheduled.
+
+    Args:
+        config: sizes and modes.
+        factory: makes the scheduler; it must be deterministic.
+        policy: by default the one that `config.policy` names.
+        tally: counts the premises met; shared by all forks.
+        compares: False leaves the comparing to whoever calls `compare`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        factory: Factory = Scheduler,
+        *,
+        policy: Policy | None = None,
+        tally: Tally | None = None,
+        compares: bool = True,
+    ) -> None:
+        super().__init__(config, factory, policy=policy)
+        self.tally = tally if tally is not None else Tally()
+        self.compares = compares
+        self._off = without_hold(self.policy)
+
+    def fork(self) -> Self:
+        new = super().fork()
+        new.tally, new.compares, new._off = self.tally, self.compares, self._off
+        return new
+
+    def apply(self, op: Op) -> None:
+        if self.ended:
+            return
+        self.tally.met["no-crash"] += 1
+        if isinstance(op, Schedule) and self.compares and self.in_flight < self.config.async_depth:
+            self.compare(op.throttle is None, op.budget)
+        elif op == AT_REST:
+            self._require_rest()
+        refused = len(self.refused)
+        super().apply(op)
+        if len(self.refused) > refused and isinstance(op, Add):
+            self.tally.met["never-fits-refused"] += op.prompt >= min(
+                self.config.max_model_len, self.config.capacity + 1
+            )
+
+    def _require_rest(self) -> None:
+        left = [id for id, tracks in self.tracks.items() if tracks and tracks[-1].request.place is not Place.FINISHED]
+        if left:
+            self._report("progress", f"{', '.join(left)} never ended, though nothing kept the rank from working")
+
+    def compare(self, by_clock: bool, budget: int | None = None) -> None:
+        """Compare what the next step would be: throttled, unthrottled, without the feature, and on a beat.
+
+        Args:
+            by_clock: the clock chooses the flag of the next step.
+            budget: most tokens of that step, if fewer than configured.
+        """
+        config = self.config if budget is None else narrowed(self.config, budget)
+        before = observe(self.scheduler)
+
+        def attempt(throttle: bool, policy: Policy | None = None) -> Facts:
+            scheduler = branch(self.scheduler, {})
+            scheduler.config = config
+            if policy is not None:
+                scheduler.policy = policy
+            step = scheduler.schedule(throttle)
+            return Facts(config, before, step, observe(scheduler))
+
+        try:
+            throttled, unthrottled = attempt(True), attempt(False)
+            pairs = dict.fromkeys(_THROTTLED, (throttled, unthrottled))
+            if hasattr(self.scheduler, "policy"):
+                pairs["off-means-off"] = unthrottled, attempt(False, self._off)
+            on_beat = by_clock and not self._clock.throttle()
+            if on_beat:
+                pairs["beat-equals-baseline"] = attempt(self._clock.throttle()), unthrottled
+        except Exception as error:
+            self._crash(error)
+            return
+        now = throttled.step.index
+        try:
+            matters = self.tally.runs(throttled, unthrottled)
+            for entry, check in RUNS_PREDICATES:
+                pair = pairs.get(entry.id)
+                verdict = check(*pair) if pair is not None else None
+                if verdict is not None:
+                    self._report(entry.id, verdict, now)
+        except KeyError as error:
+            self._report("one-place", f"the step speaks of {error.args[0]!r}, which is not live", now)
+            return
+        self.tally.met["beat-equals-baseline"] += on_beat and matters and self.config.prefill_schedule_interval > 1
+
+    # --- What is counted -----------------------------------------------------------------------------------------
+
+    def _watch(self, monitor: Monitor, facts: Facts) -> None:
+        super()._watch(monitor, facts)
+        self.tally.step(facts)
+
+    def _notice(self, call: Any, known: bool, *args: object) -> None:
+        self.tally.met["late-is-harmless"] += not known
+        super()._notice(call, known, *args)
+
+    def _compare(self, index: int, outputs: Outputs, dues: Sequence[Due]) -> None:
+        super()._compare(index, outputs, dues)
+        if any(track.num_preemptions or self.in_flight for track, _, _ in dues):
+            self.tally.met["exactly-once"] += 1
+        if outputs.finished and not self.scheduler.has_unfinished_requests():
+            self.tally.met["blocks-conserved"] += 1
+
+
+_THROTTLED = frozenset(entry.id for entry, _ in RUNS_PREDICATES) - {"off-means-off", "beat-equals-baseline"}
+"""Invariants that compare the throttled step with the unthrottled one."""
+
+
+def _never(*args: object) -> bool:
+    return False
+
+
+def without_hold(policy: Policy) -> Policy:
+    """Return a copy of a policy that never holds: the scheduler without the feature."""
+    off = copy(policy)
+    vars(off)["may_hold"] = _never
+    return off
+
+
+def narrowed(config: Config, budget: int) -> Config:
+    """Return `config` with fewer tokens a step; also none at all, which a configuration may not have."""
+    if budget >= config.max_num_batched_tokens:
+        return config
+    less = copy(config)
+    object.__setattr__(less, "max_num_batched_tokens", budget)
+    return less
+
+
+def replay_runs(
+    scenario: Scenario,
+    factory: Factory = Scheduler,
+    policy: Policy | None = None,
+    *,
+    tally: Tally | None = None,
+    most: int | None = None,
+) -> Outcome:
+    """Run one scenario as `replay` does, and compare two runs before its steps.
+
+    Args:
+        scenario: what to run.
+        factory: makes the scheduler, from configuration and policy.
+        policy: by default the one that the scenario's configuration names, relative to its file.
+        tally: counts the premises met.
+        most: compare before so many steps, then no more; None: before all.
+
+    Raises:
+        ScenarioError: an operation or expectation is impossible whatever the scheduler does.
+        PolicyError: there is no such policy.
+        NotAScheduler: what the factory makes cannot be driven.
+    """
+    if policy is None:
+        policy = policy_of(scenario.config.policy, scenario.origin.parent if scenario.origin else None)()
+    driver = Runs(scenario.config, factory, policy=policy, tally=tally)
+    outcome = Outcome(scenario, violations=driver.violations, history=driver.history)
+    for where, op in flatten(scenario.steps):
+        driver.compares = most is None or len(driver.history) < most
+        driver.apply(op)
+        if driver.ended:
+            break
+        if isinstance(op, Schedule | Check) and op.expect is not None and op != AT_REST:
+            step = driver.history[-1].step.index if driver.history else None
+            outcome.failures += [Failure(step, where, *miss) for miss in expectations.compare(op.expect, driver)]
+    driver.finish()
+    return outcome

@@ -1,0 +1,153 @@
+"""The small worlds that `search` explores: a configuration and an alphabet each.
+
+Every scope is small on purpose (a few blocks, slots and requests), so that all sequences of its letters fit into
+seconds; the theorems of `onbeat prove` say why small worlds are enough for most faults, and the random histories of
+`machine` mix what the scopes keep apart.
+"""
+
+from dataclasses import dataclass, replace
+
+from onbeat_proofs.letters import (
+    Letter,
+    abort,
+    abort_late,
+    add,
+    deliver,
+    failed,
+    ineligible,
+    landed,
+    landed_late,
+    pause,
+    reset,
+    resume,
+    schedule,
+    stop,
+)
+from onbeat_proofs.operations import Add
+from onbeat_spec.config import Config
+
+SMALL = Config(
+    block_size=2, num_blocks=5, max_num_batched_tokens=4, max_num_seqs=2, max_model_len=12, max_hold_steps=2
+)
+BOTH = (schedule(False), schedule(True))
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A configuration, an alphabet, and how far it is explored.
+
+    Attributes:
+        depths: most operations in a sequence, for the budgets quick, standard and deep.
+        late: some letters speak of requests that have ended.
+    """
+
+    name: str
+    what: str
+    config: Config
+    letters: tuple[Letter, ...]
+    depths: tuple[int, int, int]
+    late: bool = False
+
+
+SCOPES = (
+    Scope(
+        "core",
+        "chunks, decodes, one-token prompts and preemption, first come first served",
+        SMALL,
+        (*BOTH, add(Add("", 5, 3)), add(Add("", 3, 4)), add(Add("", 1, 2)), abort(0)),
+        (6, 8, 9),
+    ),
+    Scope(
+        "priority",
+        "the same with two priorities",
+        replace(SMALL, scheduling="priority", num_blocks=4, max_num_seqs=3),
+        (*BOTH, add(Add("", 3, 4, priority=1)), add(Add("", 3, 3)), add(Add("", 5, 2, priority=2)), abort(-1)),
+        (6, 8, 9),
+    ),
+    Scope(
+        "tight",
+        "a decode that must make room for itself while an older or better chunk is held",
+        replace(SMALL, scheduling="priority"),
+        (*BOTH, add(Add("", 1, 6, priority=1), 2), add(Add("", 8, 1), 2), add(Add("", 2, 4, priority=2))),
+        (7, 9, 11),
+    ),
+    Scope(
+        "remote",
+        "remote loads, waited for or within a step, that land, fail, or pass their deadline",
+        replace(SMALL, num_blocks=6, max_num_seqs=3, remote_load_timeout=2),
+        (
+            *BOTH,
+            add(Add("", 5, 2, remote_tokens=4)),
+            add(Add("", 4, 2, remote_tokens=3, remote_mode="sync")),
+            add(Add("", 3, 3)),
+            landed(0),
+            landed(-1),
+            failed(0),
+            failed(1),
+            abort(0),
+        ),
+        (5, 6, 7),
+    ),
+    Scope(
+        "ahead",
+        "steps scheduled one ahead of their outputs",
+        replace(SMALL, async_depth=2),
+        (*BOTH, deliver, add(Add("", 3, 3)), add(Add("", 5, 2)), abort(0), reset, ineligible(0, 1)),
+        (6, 7, 8),
+    ),
+    Scope(
+        "prefix",
+        "prompts with a common prefix, found in the cache",
+        replace(SMALL, enable_prefix_caching=True, max_num_seqs=3),
+        (
+            *BOTH,
+            add(Add("", 5, 2, prefix=("x", 4))),
+            add(Add("", 4, 3, prefix=("x", 4))),
+            add(Add("", 3, 3)),
+            abort(0),
+            reset,
+        ),
+        (6, 7, 8),
+    ),
+    Scope(
+        "control",
+        "pauses, ineligible requests, stop tokens, and notices that come late",
+        replace(SMALL, max_num_seqs=3),
+        (
+            *BOTH,
+            add(Add("", 4, 3), 2),
+            add(Add("", 12, 1), 2),
+            pause("new"),
+            pause("all"),
+            resume,
+            ineligible(0, 2),
+            stop,
+            abort(0),
+            abort_late,
+            landed_late,
+        ),
+        (5, 6, 7),
+        late=True,
+    ),
+    Scope(
+        "drafts",
+        "draft tokens, some of them right",
+        replace(SMALL, num_draft_tokens=2, max_num_batched_tokens=5),
+        (*BOTH, schedule(True, accept=1), add(Add("", 3, 4)), add(Add("", 5, 5)), abort(0)),
+        (6, 8, 9),
+    ),
+    Scope(
+        "beat",
+        "the clock of a lock-step group chooses the flag, one step in three is on the beat",
+        replace(SMALL, max_num_seqs=3, num_blocks=6, prefill_schedule_interval=3, data_parallel_size=2),
+        (schedule(None), add(Add("", 6, 2)), add(Add("", 3, 4)), add(Add("", 1, 3)), abort(0)),
+        (7, 9, 10),
+    ),
+    Scope(
+        "local",
+        "the clock of a rank on its own chooses the flag",
+        replace(SMALL, max_num_seqs=3, num_blocks=6, prefill_schedule_interval=2),
+        (schedule(None), add(Add("", 6, 2)), add(Add("", 3, 4)), add(Add("", 1, 3)), abort(0)),
+        (7, 9, 10),
+    ),
+)

@@ -1,0 +1,161 @@
+"""Whether a class can take the calls that its base takes, found out without running it.
+
+A scheduler that overrides a method keeps working as long as every call that the base accepts is accepted still. What
+breaks in practice (public cases B25, B26, B30, B31): a throttle flag that `schedule` does not take, a keyword that a
+hook does not know, a stale parameter list that only some feature reaches, an attribute that no longer exists.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from onbeat_proofs.attributes import missing_attributes
+from onbeat_proofs.clients import INTERFACE
+from onbeat_reference import Scheduler
+
+CALLERS = INTERFACE[: INTERFACE.index("config")]
+"""Methods that are called from outside. One of these that cannot take its calls makes a run pointless."""
+NOT_COMPARED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__module__", "__doc__"})
+
+
+class Finding(NamedTuple):
+    """Something that a class gets wrong before it runs."""
+
+    where: str
+    """Class and method or attribute."""
+    message: str
+    fatal: bool
+    """The class cannot be driven at all."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+def check(cls: type, base: type = Scheduler) -> list[Finding]:
+    """Compare a class with the base it stands in for.
+
+    Args:
+        cls: a subclass of `base`, or any class with its interface.
+        base: the class that callers were written for.
+
+    Returns:
+        Nothing for a class that takes every call; findings in the order of the class otherwise.
+    """
+    findings = list(_constructor(cls))
+    derived = issubclass(cls, base)
+    for name in dict.fromkeys((*CALLERS, *(_overridden(cls, base) if derived else ()))):
+        expected, found = _static(base, name), _static(cls, name)
+        if expected is not None and found is not expected:
+            findings += _compare(cls, base, name)
+    if derived:
+        findings += [Finding(where, message, False) for where, message in missing_attributes(cls, base)]
+    return findings
+
+
+def _overridden(cls: type, base: type) -> Iterator[str]:
+    """Yield the names that classes between `cls` and `base` define and `base` has too."""
+    for part in cls.__mro__:
+        if not issubclass(base, part):
+            yield from (name for name in vars(part) if hasattr(base, name) and name not in NOT_COMPARED)
+
+
+def _static(cls: type, name: str) -> Any:
+    return inspect.getattr_static(cls, name, None)
+
+
+def _compare(cls: type, base: type, name: str) -> Iterator[Finding]:
+    """Hold one attribute against the base's."""
+    expected, found = _static(base, name), _static(cls, name)
+    where, fatal = f"{_owner(cls, name).__name__}.{name}", name in CALLERS
+    if isinstance(expected, property):
+        if inspect.isfunction(found):
+            yield Finding(where, "is a method; in the base it is a property, read without a call", fatal)
+        return
+    if not callable(getattr(base, name)) or not inspect.isfunction(_plain(expected)):
+        return
+    if found is None:
+        yield Finding(where, "is missing", fatal)
+    elif isinstance(found, property) or not callable(getattr(cls, name)):
+        yield Finding(where, f"is a {type(found).__name__}; in the base it is a method, and it is called", fatal)
+    elif inspect.iscoroutinefunction(_plain(found)) or inspect.isasyncgenfunction(_plain(found)):
+        yield Finding(where, "is a coroutine function; its callers do not await it", fatal)
+    else:
+        reason = _cannot_take(_bound(found), _bound(expected))
+        if reason and name == "schedule":
+            yield Finding(
+                where,
+                f"missing throttle flag: {reason}; the engine calls schedule(throttle_prefills) with one positional "
+                "argument, so take it and hand it on: def schedule(self, throttle_prefills=False)",
+                fatal,
+            )
+        elif reason:
+            yield Finding(where, f"{reason}; take {_shown(name, expected)}, or *args and **kwargs", fatal)
+
+
+def _owner(cls: type, name: str) -> type:
+    return next((part for part in cls.__mro__ if name in vars(part)), cls)
+
+
+def _plain(value: Any) -> Any:
+    return value.__func__ if isinstance(value, staticmethod | classmethod) else value
+
+
+def _bound(value: Any) -> inspect.Signature | None:
+    """Return the signature as callers of an instance see it; None: it cannot be known."""
+    try:
+        signature = inspect.signature(_plain(value))
+    except (TypeError, ValueError):
+        return None
+    if isinstance(value, staticmethod):
+        return signature
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        parameters = parameters[1:]
+    return signature.replace(parameters=parameters)
+
+
+def _cannot_take(found: inspect.Signature | None, expected: inspect.Signature | None) -> str | None:
+    """Return why a call that `expected` takes cannot be made on `found`; None: all can."""
+    if found is None or expected is None:
+        return None
+    for positional, keywords in _calls(expected):
+        try:
+            found.bind(*(object() for _ in positional), **dict.fromkeys(keywords))
+        except TypeError as error:
+            given = ", ".join([*positional, *(f"{name}=..." for name in keywords)])
+            return f"it is called with ({given}): {error}"
+    return None
+
+
+def _calls(signature: inspect.Signature) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield ways to call: with as little as possible, with all in place, with all by name."""
+    kinds = inspect.Parameter
+    parameters = list(signature.parameters.values())
+    in_place = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    by_name = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
+    required = [p.name for p in in_place if p.default is kinds.empty]
+    required_names = [p.name for p in by_name if p.default is kinds.empty]
+    yield required, required_names
+    yield [p.name for p in in_place], [p.name for p in by_name]
+    first = [p.name for p in in_place if p.kind is kinds.POSITIONAL_ONLY]
+    yield first, [p.name for p in in_place if p.name not in first] + [p.name for p in by_name]
+
+
+def _constructor(cls: type) -> Iterator[Finding]:
+    """An audit makes the scheduler from (config, policy), an engine from (config)."""
+    try:
+        signature = inspect.signature(cls)
+    except (TypeError, ValueError):
+        return
+    for arguments in (("config",), ("config", "policy")):
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            yield Finding(f"{cls.__name__}.__init__", f"it is called with ({', '.join(arguments)}): {error}", True)
+            return
+
+
+def _shown(name: str, function: Callable[..., object]) -> str:
+    signature = inspect.signature(_plain(function))
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    return f"{name}{signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)}"
