@@ -36,7 +36,7 @@ def off_means_off(numbers: Numbers, policy: Policy) -> Outcome:
 def interval_one(numbers: Numbers, policy: Policy) -> Outcome:
     """Interval 1: neither clock ever throttles."""
     phase = numbers.int("phase", 0)
-    left = next_hold(0, 1, numbers.int("tokens", 0), bool(numbers.bool("prefill")))
+    left = next_hold(0, 1, numbers.int("tokens", 0), bool(numbers.bool("prefill")), False)
     if throttles(phase, 1) or left != 0 or advance(0, 1) != 0:
         return Outcome("a clock with interval 1 throttles", True)
     return Outcome(None, True)
@@ -135,9 +135,9 @@ def held_at_most_by_local_clock(numbers: Numbers, policy: Policy) -> Outcome:
     holds = bool(policy.may_hold(throttle, numbers.bool("saturated"), held, most))
     if holds:
         numbers.assume(tokens > 0)  # no-empty-step
-    prefill = not holds and bool(numbers.bool("prefill"))  # resumes carry prefill too, and only shorten a hold
+    prefill = bool(numbers.bool("prefill"))
     held_then = count_held(held, holds)
-    left_then = next_hold(left, interval, tokens, prefill)
+    left_then = next_hold(left, interval, tokens, prefill, holds)
     if held_then > most or held_then + left_then > interval - 1:
         return Outcome("a hold outlasts the interval or the hard bound", True)
     return Outcome(None, holds)

@@ -86,10 +86,9 @@ def configs(draw: st.DrawFn) -> Config:
 numbers = st.lists(st.integers(0, 2**20 - 1), min_size=LEAST_OPERATIONS, max_size=MOST_OPERATIONS)
 
 
-def explore(
+def random_histories(
     factory: Factory,
     policy: Policy,
-    name: str,
     report: Report,
     *,
     histories: int,
@@ -102,8 +101,7 @@ def explore(
     Args:
         factory: makes the scheduler.
         policy: what decides.
-        name: the policy's name, for the scenarios.
-        report: called with the first violation of each history, and the history.
+        report: called with the first violation of each invariant in each history, and the history.
         histories: how many.
         random_seed: the same seed gives the same histories with the same version of Hypothesis.
         tally: counts the premises met.
@@ -143,7 +141,7 @@ def explore(
         for violation in driver.violations:
             if violation.invariant not in shown:
                 shown.add(violation.invariant)
-                report(violation, _scenario(violation, config, name, ops))
+                report(violation, _scenario(violation, config, ops))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -154,7 +152,7 @@ def explore(
     return machine
 
 
-def _scenario(violation: Violation, config: Config, policy: str, ops: list[Op]) -> Scenario:
+def _scenario(violation: Violation, config: Config, ops: list[Op]) -> Scenario:
     return Scenario(
         name=f"{violation.invariant}, found by a random history",
         invariants=(violation.invariant,),

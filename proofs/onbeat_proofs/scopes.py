@@ -26,9 +26,7 @@ from onbeat_proofs.letters import (
 from onbeat_proofs.operations import Add
 from onbeat_spec.config import Config
 
-SMALL = Config(
-    block_size=2, num_blocks=5, max_num_batched_tokens=4, max_num_seqs=2, max_model_len=12, max_hold_steps=2
-)
+SMALL = Config(block_size=2, num_blocks=5, max_num_batched_tokens=4, max_num_seqs=2, max_model_len=12, max_hold_steps=2)
 BOTH = (schedule(False), schedule(True))
 
 

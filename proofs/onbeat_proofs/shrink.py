@@ -23,9 +23,7 @@ _SIMPLE: Mapping[type[Op], Mapping[str, Any]] = {
 """Values that say least."""
 _LEAST: Mapping[str, int] = {"prompt": 1, "max_tokens": 1, "remote_tokens": 1, "steps": 1, "from_block": 0, "times": 1}
 """Numbers of operations that may be made smaller, and how small."""
-_NUMBERS = tuple(
-    name for name in CONFIG_KEYS if type(getattr(Config(), name)) is int and name not in ("async_depth",)
-)
+_NUMBERS = tuple(name for name in CONFIG_KEYS if type(getattr(Config(), name)) is int and name not in ("async_depth",))
 _NAMES = "abcdefghijklmnopqrstuvwxyz"
 
 

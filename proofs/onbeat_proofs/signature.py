@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from onbeat_proofs.attributes import missing_attributes
-from onbeat_proofs.clients import INTERFACE
+from onbeat_proofs.clients import INTERFACE, Factory
 from onbeat_reference import Scheduler
+from onbeat_spec.config import Config
+from onbeat_spec.policy import Policy
 
 CALLERS = INTERFACE[: INTERFACE.index("config")]
 """Methods that are called from outside. One of these that cannot take its calls makes a run pointless."""
 NOT_COMPARED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__module__", "__doc__"})
 
 
-class Finding(NamedTuple):
+class Misfit(NamedTuple):
     """Something that a class gets wrong before it runs."""
 
     where: str
@@ -31,7 +33,7 @@ class Finding(NamedTuple):
         return f"{self.where}: {self.message}"
 
 
-def check(cls: type, base: type = Scheduler) -> list[Finding]:
+def misfits_of(cls: type, base: type = Scheduler) -> list[Misfit]:
     """Compare a class with the base it stands in for.
 
     Args:
@@ -39,17 +41,36 @@ def check(cls: type, base: type = Scheduler) -> list[Finding]:
         base: the class that callers were written for.
 
     Returns:
-        Nothing for a class that takes every call; findings in the order of the class otherwise.
+        Nothing for a class that takes every call; misfits in the order of the class otherwise.
     """
-    findings = list(_constructor(cls))
+    misfits = list(_constructor(cls))
     derived = issubclass(cls, base)
     for name in dict.fromkeys((*CALLERS, *(_overridden(cls, base) if derived else ()))):
         expected, found = _static(base, name), _static(cls, name)
         if expected is not None and found is not expected:
-            findings += _compare(cls, base, name)
+            misfits += _compare(cls, base, name)
     if derived:
-        findings += [Finding(where, message, False) for where, message in missing_attributes(cls, base)]
-    return findings
+        misfits += [Misfit(where, message, False) for where, message in missing_attributes(cls, base)]
+    return misfits
+
+
+def probe(factory: Factory, policy: Policy) -> Misfit | None:
+    """Step an idle scheduler, and see whether its step counter rises by one for each step (public case B27)."""
+    scheduler = factory(Config(), policy)
+    seen = [getattr(scheduler, "num_steps", None)]
+    try:
+        for _ in range(3):
+            scheduler.update(scheduler.schedule(False), {})
+            seen.append(scheduler.num_steps)
+    except Exception:
+        return None  # found, and told properly, by every other check
+    if seen == [0, 1, 2, 3]:
+        return None
+    return Misfit(
+        f"{type(scheduler).__name__}.num_steps",
+        f"is {', '.join(map(str, seen))} after 0 to 3 steps; clocks and deadlines count by it, one for each schedule()",
+        False,
+    )
 
 
 def _overridden(cls: type, base: type) -> Iterator[str]:
@@ -63,33 +84,33 @@ def _static(cls: type, name: str) -> Any:
     return inspect.getattr_static(cls, name, None)
 
 
-def _compare(cls: type, base: type, name: str) -> Iterator[Finding]:
+def _compare(cls: type, base: type, name: str) -> Iterator[Misfit]:
     """Hold one attribute against the base's."""
     expected, found = _static(base, name), _static(cls, name)
     where, fatal = f"{_owner(cls, name).__name__}.{name}", name in CALLERS
     if isinstance(expected, property):
         if inspect.isfunction(found):
-            yield Finding(where, "is a method; in the base it is a property, read without a call", fatal)
+            yield Misfit(where, "is a method; in the base it is a property, read without a call", fatal)
         return
     if not callable(getattr(base, name)) or not inspect.isfunction(_plain(expected)):
         return
     if found is None:
-        yield Finding(where, "is missing", fatal)
+        yield Misfit(where, "is missing", fatal)
     elif isinstance(found, property) or not callable(getattr(cls, name)):
-        yield Finding(where, f"is a {type(found).__name__}; in the base it is a method, and it is called", fatal)
+        yield Misfit(where, f"is a {type(found).__name__}; in the base it is a method, and it is called", fatal)
     elif inspect.iscoroutinefunction(_plain(found)) or inspect.isasyncgenfunction(_plain(found)):
-        yield Finding(where, "is a coroutine function; its callers do not await it", fatal)
+        yield Misfit(where, "is a coroutine function; its callers do not await it", fatal)
     else:
         reason = _cannot_take(_bound(found), _bound(expected))
         if reason and name == "schedule":
-            yield Finding(
+            yield Misfit(
                 where,
                 f"missing throttle flag: {reason}; the engine calls schedule(throttle_prefills) with one positional "
                 "argument, so take it and hand it on: def schedule(self, throttle_prefills=False)",
                 fatal,
             )
         elif reason:
-            yield Finding(where, f"{reason}; take {_shown(name, expected)}, or *args and **kwargs", fatal)
+            yield Misfit(where, f"{reason}; take {_shown(name, expected)}, or *args and **kwargs", fatal)
 
 
 def _owner(cls: type, name: str) -> type:
@@ -141,7 +162,7 @@ def _calls(signature: inspect.Signature) -> Iterator[tuple[list[str], list[str]]
     yield first, [p.name for p in in_place if p.name not in first] + [p.name for p in by_name]
 
 
-def _constructor(cls: type) -> Iterator[Finding]:
+def _constructor(cls: type) -> Iterator[Misfit]:
     """An audit makes the scheduler from (config, policy), an engine from (config)."""
     try:
         signature = inspect.signature(cls)
@@ -151,7 +172,7 @@ def _constructor(cls: type) -> Iterator[Finding]:
         try:
             signature.bind(*arguments)
         except TypeError as error:
-            yield Finding(f"{cls.__name__}.__init__", f"it is called with ({', '.join(arguments)}): {error}", True)
+            yield Misfit(f"{cls.__name__}.__init__", f"it is called with ({', '.join(arguments)}): {error}", True)
             return
 
 

@@ -199,7 +199,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
     pool.num_blocks = total
     object.__setattr__(config, "num_blocks", total)  # the pool is as large as what is free and what is held
     for request in live:
-        numbers.assume(pool.blocks_for(request.num_tokens) <= total)
+        numbers.assume(request.limit <= total * size + 1)  # never-fits-refused
     numbers.assume(scheduler.num_slots <= slots)
     grown = pool.held(scheduler.running) - len(scheduler.running)
     numbers.assume(pool.promised <= free + grown)  # full-sequence-fits, as a predicate over states
@@ -299,10 +299,10 @@ def _share(numbers: Numbers, pool: CountingPool, running: Sequence[Request]) -> 
     assert isinstance(pool, SharingPool)
     pool.shared = numbers.int("shared_blocks", 1)
     pool.sharers = {request.id for request in running}
-    owner = numbers.pick("owner", running) if running else None
+    owner = numbers.pick("owner", [request.id for request in running]) if running else ""
     for request in running:
         # A request that found the prefix had at least one token left to compute, so it has a block of its own.
-        numbers.assume(pool.shared * pool.block_size <= request.num_computed - (0 if request is owner else 1))
+        numbers.assume(pool.shared * pool.block_size <= request.num_computed - (0 if request.id == owner else 1))
 
 
 def take_step(scheduler: Scheduler, throttle: bool) -> Facts:

@@ -47,7 +47,7 @@ def suite_path() -> Path:
     raise ScenarioError(f"there is no conformance suite in {checkout} or {packaged}; install onbeat again")
 
 
-def scenarios(policy: str, path: Path | None = None) -> list[Scenario]:
+def scenarios_for(policy: str, path: Path | None = None) -> list[Scenario]:
     """Return the suite's scenarios for a policy, by name.
 
     Raises:
@@ -56,7 +56,7 @@ def scenarios(policy: str, path: Path | None = None) -> list[Scenario]:
     return [scenario for scenario in load_path(path or suite_path()) if scenario.config.policy == policy]
 
 
-def run(
+def run_suite(
     chosen: list[Scenario],
     factory: Factory,
     policy: Policy,

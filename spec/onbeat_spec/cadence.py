@@ -40,8 +40,8 @@ class PhaseClock:
         """Whether the step about to be scheduled holds prefills back."""
         return throttles(self.phase, self.interval)
 
-    def executed(self, tokens: int, prefill: bool) -> None:
-        """Take note of a step."""
+    def executed(self, tokens: int, prefill: bool, held: bool) -> None:
+        """Take note of a step: its tokens, whether it carried prefill, whether it held (and did not lift the hold)."""
         self.phase = advance(self.phase, self.interval)
 
     def idle(self) -> None:
@@ -49,14 +49,15 @@ class PhaseClock:
         self.phase = 0
 
 
-def next_hold(left: int, interval: int, tokens: int, prefill: bool) -> int:
+def next_hold(left: int, interval: int, tokens: int, prefill: bool, held: bool) -> int:
     """Executed steps that stay held after a step, given how many were `left` before it.
 
-    A step without tokens was not executed and changes nothing.
+    A step without tokens was not executed and changes nothing. A step that held opens no new hold, whatever passed
+    it: otherwise a stream of remote resumes would keep every fresh prefill out.
     """
     if tokens == 0:
         return left
-    if prefill:
+    if prefill and not held:
         return interval - 1
     if left > 0:
         return left - 1
@@ -74,9 +75,9 @@ class LocalClock:
         """Whether the step about to be scheduled holds prefills back."""
         return self.interval > 1 and self.left > 0
 
-    def executed(self, tokens: int, prefill: bool) -> None:
-        """Take note of a step."""
-        self.left = next_hold(self.left, self.interval, tokens, prefill)
+    def executed(self, tokens: int, prefill: bool, held: bool) -> None:
+        """Take note of a step: its tokens, whether it carried prefill, whether it held (and did not lift the hold)."""
+        self.left = next_hold(self.left, self.interval, tokens, prefill, held)
 
     def idle(self) -> None:
         """Being idle leaves a local clock alone: fairness debt accrues only while both classes compete (B15)."""

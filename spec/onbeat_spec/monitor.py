@@ -113,6 +113,8 @@ class Monitor:
         if step.wrote_flag or step.evictions or not step.open:
             self._unwritten = 0
             return
+        if facts.config.max_num_batched_tokens == 0:
+            return  # a step that may not execute is none that a local clock counts
         self._unwritten += 1
         most = min(self.interval - 1, self.config.max_hold_steps) if self.interval else self.config.max_hold_steps
         if self._unwritten > most:

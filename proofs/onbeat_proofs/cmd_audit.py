@@ -1,0 +1,228 @@
+"""The verb `onbeat audit`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from onbeat_proofs.audit import AuditReport, Finding, Progress, Row
+    from onbeat_proofs.workload import Arrival
+
+
+@click.command()
+@click.argument("scheduler", metavar="MODULE:CLASS")
+@click.option(
+    "--policy", default="onbeat", metavar="POLICY", show_default=True, help="A policy's name, or FILE.py:CLASS."
+)
+@click.option(
+    "--budget",
+    type=click.Choice(["quick", "standard", "deep"]),
+    default="standard",
+    show_default=True,
+    help="Seconds, a minute, or several minutes.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the random histories.")
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
+@click.option(
+    "--workload",
+    metavar="FILE|builtin",
+    help="Also drive the class through arrivals: a trace (Azure CSV, Mooncake JSONL), or the built-in generator.",
+)
+@click.option(
+    "--interval",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Prefill step cadence of the workload.",
+)
+def command(
+    scheduler: str,
+    policy: str,
+    budget: "Any",
+    seed: int,
+    json_file: str | None,
+    workload: str | None,
+    interval: int,
+) -> int:
+    """Search a scheduler class for a run that breaks an invariant.
+
+    The class has the interface of onbeat_reference:Scheduler; MODULE may also be a file.py. Every violation is printed
+    as a scenario for `onbeat replay`, made small.
+
+    Exits with 0 if every invariant holds, 1 if one is violated, 2 if one was never put to the test.
+    """
+    from onbeat_proofs.audit import audit
+    from onbeat_proofs.targets import load_scheduler
+
+    cls = load_scheduler(scheduler)
+    arrivals = None if workload is None else _arrivals(workload, seed)
+    with _progress() as progress:
+        report = audit(
+            cls, policy, budget, seed, name=scheduler, arrivals=arrivals, interval=interval, progress=progress
+        )
+    click.echo("\n".join(lines(report)))
+    if json_file is not None:
+        Path(json_file).write_text(json.dumps(as_json(report), indent=2) + "\n", encoding="utf-8")
+    return report.exit_code
+
+
+def _arrivals(workload: str, seed: int) -> "list[Arrival]":
+    from onbeat_proofs.workload import builtin, read
+
+    return builtin(seed) if workload == "builtin" else read(workload)
+
+
+@contextmanager
+def _progress() -> "Iterator[Progress]":
+    """Show how far the audit is, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
+        task = shown.add_task("audit", total=None)
+        yield lambda what, done, total: shown.update(task, description=what, completed=done, total=total or None)
+
+
+# --- As text ---------------------------------------------------------------------------------------------------------
+
+
+def lines(report: "AuditReport") -> Iterator[str]:
+    """Yield the lines of a report."""
+    yield f"{report.scheduler}, policy {report.policy}, budget {report.budget}, seed {report.seed}"
+    yield ""
+    yield from _checks(report)
+    yield ""
+    width = max((len(row.invariant) for row in report.rows), default=0)
+    for row in report.rows:
+        yield f"{row.verdict:<9}  {row.invariant:<{width}}  {_counts(row)}"
+    for misfit in report.signature:
+        yield f"\nSIGNATURE  {misfit}"
+    if report.suite is not None:
+        for scenario, failure in report.suite.failures:
+            yield f"\nSUITE  {scenario.name}: {failure}"
+    if report.workload_error is not None:
+        yield f"\nWORKLOAD  {report.workload_error}"
+    for finding in report.findings:
+        yield from _finding(finding)
+    yield ""
+    yield _summary(report)
+
+
+def _checks(report: "AuditReport") -> Iterator[str]:
+    if report.signature:
+        yield f"signature  {len(report.signature)} misfits"
+    else:
+        yield "signature  takes every call"
+    if report.search:
+        explored = report.search
+        seconds = sum(scope.seconds for scope in explored)
+        yield (
+            f"search     {len(explored)} scopes, {sum(scope.sequences for scope in explored):,} sequences, "
+            f"{sum(scope.states for scope in explored):,} states, {_steps(sum(s.steps for s in explored), seconds)}"
+        )
+        for scope in explored:
+            cut = "" if scope.complete else ", cut off there"
+            yield (
+                f"             {scope.scope:<9} all of {scope.depth} operations{cut}: {scope.sequences:>9,} sequences, "
+                f"{scope.states:>6,} states"
+            )
+    if report.random is not None:
+        done = report.random
+        yield (
+            f"random     {done.histories:,} histories, {done.operations:,} operations, "
+            f"{_steps(done.steps, done.seconds)}"
+        )
+    if report.suite is not None:
+        suite = report.suite
+        failed = f", {len(suite.failures)} failed" if suite.failures else ""
+        yield f"suite      {suite.scenarios} scenarios{failed}, {_steps(suite.steps, suite.seconds)}"
+    if report.workload is not None:
+        run = report.workload
+        yield (
+            f"workload   {run.requests:,} requests: {run.finished:,} finished, {run.refused:,} refused, "
+            f"{run.lost:,} lost; {run.steps:,} steps, {len(run.violations):,} violations, {run.wall_s:.1f} s"
+        )
+
+
+def _steps(steps: int, seconds: float) -> str:
+    rate = f" ({steps / seconds:,.0f}/s)" if seconds > 0 else ""
+    return f"{steps:,} steps in {seconds:.1f} s{rate}"
+
+
+def _counts(row: "Row") -> str:
+    if not any(row.counts.values()):
+        return _never(row.invariant) if row.verdict == "vacuous" else ""
+    counts = "  ".join(f"{check} {count:>7,}" for check, count in row.counts.items())
+    return f"{counts}  {row.violations:,} violations" if row.violations else counts
+
+
+def _never(invariant: str) -> str:
+    from onbeat_proofs.premises import ABOUT_HOLDS, PREMISES
+
+    if invariant in ABOUT_HOLDS:
+        return f"never seen together: an effect of the throttle, and: {PREMISES[invariant]}"
+    return f"never seen: {PREMISES.get(invariant, 'a step')}"
+
+
+def _finding(finding: "Finding") -> Iterator[str]:
+    yield ""
+    yield f"VIOLATED  {finding.invariant} at step {finding.step}, found by {finding.check}: {finding.message}"
+    yield ""
+    yield from finding.yaml.splitlines()
+    yield ""
+    yield from (f"    {line}" for line in finding.table.splitlines())
+
+
+def _summary(report: "AuditReport") -> str:
+    verdicts = [row.verdict for row in report.rows]
+    parts = [f"{verdicts.count(v)} {v}" for v in ("holds", "violated", "vacuous", "undecided") if v in verdicts]
+    return f"{len(verdicts)} invariants: {', '.join(parts)} ({report.seconds:.1f} s)".replace(" holds", " hold")
+
+
+# --- As JSON ---------------------------------------------------------------------------------------------------------
+
+
+def as_json(report: "AuditReport") -> dict[str, Any]:
+    """Return a report as values of JSON."""
+    from dataclasses import asdict
+
+    suite, workload = report.suite, report.workload
+    return {
+        "scheduler": report.scheduler,
+        "policy": report.policy,
+        "budget": report.budget,
+        "seed": report.seed,
+        "exit_code": report.exit_code,
+        "seconds": round(report.seconds, 3),
+        "signature": [misfit._asdict() for misfit in report.signature],
+        "invariants": [row._asdict() for row in report.rows],
+        "findings": [
+            {
+                "invariant": finding.invariant,
+                "step": finding.step,
+                "message": finding.message,
+                "check": finding.check,
+                "scenario": finding.yaml,
+                "table": finding.table,
+            }
+            for finding in report.findings
+        ],
+        "search": [asdict(scope) for scope in report.search],
+        "random": None if report.random is None else asdict(report.random),
+        "suite": None
+        if suite is None
+        else {
+            "scenarios": suite.scenarios,
+            "steps": suite.steps,
+            "seconds": suite.seconds,
+            "failures": [{"scenario": scenario.name, **failure._asdict()} for scenario, failure in suite.failures],
+        },
+        "workload": None if workload is None else asdict(workload),
+        "workload_error": report.workload_error,
+    }

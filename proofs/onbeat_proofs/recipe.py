@@ -1,0 +1,128 @@
+"""From a model to a scenario file: operations that lead a scheduler into the model's state, and the decisive step.
+
+A model gives the numbers of a state; a scenario has to get there by what a server can do. Everybody is added in order
+of age; then one step for each loads, prefills a part, or decodes, with just the budget it takes, while the others may
+not run. What comes out is checked by running it, and shrunk.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from onbeat_proofs.operations import Add, Ineligible, Op, RemoteDone, Scenario, Schedule
+from onbeat_proofs.runs import replay_runs
+from onbeat_proofs.shrink import shrink
+from onbeat_proofs.states import Fixed, Shape, build
+from onbeat_reference.request import Request
+from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.errors import OnbeatError
+from onbeat_spec.policy import Policy
+
+DEFAULT_HOLD = 64
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Steps that set a state up: who acts in each, with how many tokens."""
+
+    acts: list[tuple[Request, int]] = field(default_factory=list)
+    free: int = 0
+    promised: int = 0
+
+    def act(self, request: Request, tokens: int, blocks: int, known: int) -> None:
+        """Let a request take blocks for its first time; it is promised what it will need for all it knows."""
+        self.acts.append((request, tokens))
+        self.free -= blocks
+        self.promised += max(0, known - blocks)
+
+
+def to_scenario(
+    name: str, invariant: str, model: Mapping[str, Any], shape: Shape, policy: Policy, policy_name: str
+) -> Scenario | None:
+    """Return a small scenario in which the scheduler reaches the model's state and violates the invariant.
+
+    None if the model's state cannot be reached by these means; then the model itself is what there is to show.
+    """
+    scheduler = build(Fixed({**model, "held_steps": 0}), shape, policy)
+    plan = _plan(scheduler)
+    if plan is None:
+        return None
+    for throttle in (True, False):
+        steps = tuple(_steps(scheduler, plan, throttle))
+        config = replace(scheduler.config, policy=policy_name, max_hold_steps=DEFAULT_HOLD)
+        scenario = Scenario(name, invariants=(invariant,), violates=(invariant,), config=config, steps=steps)
+        if violates(scenario, invariant, policy):
+            return shrink(scenario, lambda candidate: violates(candidate, invariant, policy))
+    return None
+
+
+def violates(scenario: Scenario, invariant: str, policy: Policy | None = None) -> bool:
+    """Whether a run of the scenario violates the invariant."""
+    try:
+        outcome = replay_runs(scenario, policy=policy)
+    except OnbeatError:
+        return False
+    return any(violation.invariant == invariant for violation in outcome.violations)
+
+
+def _plan(scheduler: Scheduler) -> _Plan | None:
+    """Choose the order of the setting up: loads, chunks, then decodes, which may grow into what was promised."""
+    pool = scheduler.pool
+    plan = _Plan(free=pool.num_blocks)
+    for request in (*scheduler.parked, *(r for r in scheduler.waiting if r.external > 0)):
+        plan.act(request, 0, pool.blocks_for(request.external), pool.blocks_for(request.num_tokens))
+    decodes = [r for r in scheduler.running if r.num_tokens - r.num_computed == 1]
+    for request in scheduler.running:
+        if request not in decodes:
+            blocks = pool.blocks_for(request.num_computed)
+            plan.act(request, request.num_computed, blocks, pool.blocks_for(request.num_tokens))
+    for request in decodes:
+        fits = min(request.num_computed, (plan.free - plan.promised) * pool.block_size)
+        if fits < 1:
+            return None
+        plan.act(request, fits, pool.blocks_for(fits), 0)
+        request.num_prompt = fits
+        for _ in range(request.num_computed - fits):
+            plan.acts.append((request, 1))
+        plan.free -= pool.blocks_for(request.num_computed) - pool.blocks_for(fits)
+    return plan
+
+
+def _steps(scheduler: Scheduler, plan: _Plan, throttle: bool) -> Iterator[Op]:
+    """Write the plan down, and the decisive step after it."""
+    live = sorted((*scheduler.running, *scheduler.waiting, *scheduler.parked), key=lambda request: request.arrival)
+    flag_step = bool(scheduler.saturated) and bool(scheduler.waiting)
+    decisive = len(plan.acts) + flag_step
+    first = {request.id: index for index, (request, _) in reversed(list(enumerate(plan.acts)))}
+    last = {request.id: index for index, (request, _) in enumerate(plan.acts)}
+    for request in live:
+        yield _add(request, scheduler)
+        wait = first.get(request.id, decisive - flag_step)
+        if wait:
+            yield Ineligible(request.id, wait)
+    for index, (request, tokens) in enumerate(plan.acts):
+        yield Schedule(throttle=False, budget=tokens)
+        if request in scheduler.waiting:
+            yield RemoteDone(request.id)
+        rest = decisive - index - 1 - (flag_step if request in scheduler.waiting else 0)
+        if last[request.id] == index and rest > 0:
+            yield Ineligible(request.id, rest)
+    if flag_step:
+        yield Schedule(throttle=False, budget=0)
+    for request in live:
+        if request.eligible_at > 1:
+            yield Ineligible(request.id, 1)
+    yield Schedule(throttle=throttle)
+
+
+def _add(request: Request, scheduler: Scheduler) -> Add:
+    """Add a request so that its known tokens and its limit come out as in the model."""
+    decode = request in scheduler.running and request.num_tokens - request.num_computed == 1
+    prompt = request.num_prompt if decode else request.num_tokens
+    return Add(
+        request.id,
+        prompt,
+        request.limit - prompt,
+        priority=request.priority,
+        remote_tokens=request.external or request.remote_tokens,
+    )
