@@ -9,6 +9,7 @@ is told apart by every attribute it has, names included; that costs time, and no
 import marshal
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
 from hashlib import blake2b
 from operator import attrgetter
 from types import CodeType, FunctionType
@@ -35,10 +36,9 @@ _APART = ("config", "policy", "pool", "waiting", "parked", "running", "requests"
 """Attributes of a scheduler that do not change, or are looked at one by one."""
 _PLAIN = tuple(sorted(_KNOWN - {*_APART, "_arrivals"}))
 _plain = attrgetter(*_PLAIN)
-_STEP_LISTS = attrgetter("held", "admitted", "resumed", "loading", "cancelled")
-_STEP_FLAGS = attrgetter(
-    *("throttle", "hold", "lifted", "open", "budget", "scan_over", "prefill", "wrote_flag", "saturated")
-)
+_STEP_MAPS = frozenset({"scheduled", "drafts", "evictions"})
+_step_lists = attrgetter(*(f.name for f in fields(Step) if f.default_factory is list and f.name not in _STEP_MAPS))
+_step_flags = attrgetter(*(f.name for f in fields(Step) if f.default_factory is MISSING and f.name != "index"))
 _NO_MONITOR = frozenset({"config", "violations", "_loading"})
 
 Fingerprint = Callable[[Driver], bytes]
@@ -152,10 +152,10 @@ def _flight(flight: Any, names: Mapping[str, int], places: Mapping[int, int], no
 def _step(step: Step, names: Mapping[str, int], now: int) -> object:
     return (
         now - step.index,
-        _STEP_FLAGS(step),
+        _step_flags(step),
         [(names.get(id, -1), tokens) for id, tokens in step.scheduled.items()],
         [(names.get(id, -1), drafts) for id, drafts in step.drafts.items()],
-        [[names.get(id, -1) for id in listed] for listed in _STEP_LISTS(step)],
+        [[names.get(id, -1) for id in listed] for listed in _step_lists(step)],
         [(names.get(victim, -1), names.get(cause, -1), released) for victim, cause, released in step.evictions],
     )
 

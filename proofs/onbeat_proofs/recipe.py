@@ -25,13 +25,16 @@ DEFAULT_HOLD = 64
 class _Plan:
     """Steps that set a state up: who acts in each, with how many tokens."""
 
+    budget: int
+    free: int
     acts: list[tuple[Request, int]] = field(default_factory=list)
-    free: int = 0
     promised: int = 0
 
     def act(self, request: Request, tokens: int, blocks: int, known: int) -> None:
         """Let a request take blocks for its first time; it is promised what it will need for all it knows."""
-        self.acts.append((request, tokens))
+        self.acts.append((request, min(tokens, self.budget)))
+        for done in range(self.budget, tokens, self.budget):
+            self.acts.append((request, min(tokens - done, self.budget)))
         self.free -= blocks
         self.promised += max(0, known - blocks)
 
@@ -44,6 +47,12 @@ def to_scenario(
     None if the model's state cannot be reached by these means; then the model itself is what there is to show.
     """
     scheduler = build(Fixed({**model, "held_steps": 0}), shape, policy)
+    if shape.scheduling == "priority":
+        # Ties go by age; without ties the order of arrival is free, and whoever need not be there early comes late.
+        for request in (*scheduler.running, *scheduler.waiting):
+            request.priority *= 10
+        for place, request in enumerate(scheduler.waiting):
+            request.priority += place
     plan = _plan(scheduler)
     if plan is None:
         return None
@@ -68,7 +77,7 @@ def violates(scenario: Scenario, invariant: str, policy: Policy | None = None) -
 def _plan(scheduler: Scheduler) -> _Plan | None:
     """Choose the order of the setting up: loads, chunks, then decodes, which may grow into what was promised."""
     pool = scheduler.pool
-    plan = _Plan(free=pool.num_blocks)
+    plan = _Plan(scheduler.config.max_num_batched_tokens, pool.num_blocks)
     for request in (*scheduler.parked, *(r for r in scheduler.waiting if r.external > 0)):
         plan.act(request, 0, pool.blocks_for(request.external), pool.blocks_for(request.num_tokens))
     decodes = [r for r in scheduler.running if r.num_tokens - r.num_computed == 1]
@@ -95,18 +104,26 @@ def _steps(scheduler: Scheduler, plan: _Plan, throttle: bool) -> Iterator[Op]:
     decisive = len(plan.acts) + flag_step
     first = {request.id: index for index, (request, _) in reversed(list(enumerate(plan.acts)))}
     last = {request.id: index for index, (request, _) in enumerate(plan.acts)}
+    oldest_running = min((request.arrival for request in scheduler.running), default=0)
+    # Who has no part in the setting up comes after it, unless it has to be older: the flag would take note of it.
+    later = [r for r in live if r.id not in first and r.arrival > oldest_running]
     for request in live:
+        if request in later:
+            continue
         yield _add(request, scheduler)
         wait = first.get(request.id, decisive - flag_step)
         if wait:
             yield Ineligible(request.id, wait)
     for index, (request, tokens) in enumerate(plan.acts):
         yield Schedule(throttle=False, budget=tokens)
-        if request in scheduler.waiting:
-            yield RemoteDone(request.id)
-        rest = decisive - index - 1 - (flag_step if request in scheduler.waiting else 0)
-        if last[request.id] == index and rest > 0:
+        rest = decisive - index - 1
+        if last[request.id] == index and rest > 0 and request in scheduler.running:
             yield Ineligible(request.id, rest)
+    for request in live:
+        if request in later:
+            yield _add(request, scheduler)
+        elif request in scheduler.waiting and request.external > 0:
+            yield RemoteDone(request.id)
     if flag_step:
         yield Schedule(throttle=False, budget=0)
     for request in live:

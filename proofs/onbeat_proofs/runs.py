@@ -53,7 +53,7 @@ class Runs(Driver):
         super().__init__(config, factory, policy=policy)
         self.tally = tally if tally is not None else Tally()
         self.compares = compares
-        self._off = without_hold(self.policy)
+        self._off = without_hold(getattr(self.scheduler, "policy", self.policy))
 
     def fork(self) -> Self:
         new = super().fork()

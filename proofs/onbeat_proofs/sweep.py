@@ -27,6 +27,7 @@ QUICK = (
     Shape(1, (BOTH, BOTH)),
     Shape(3, late=False),
     Shape(1, (BOTH,), scheduling="priority"),
+    Shape(1, ("fresh", "resume"), scheduling="priority", late=False),
     Shape(1, (BOTH,), older=1),
     Shape(1, ("fresh|resume|offer",), loading=1, late=False),
     Shape(1, (BOTH,), cap=True, late=False),

@@ -89,8 +89,10 @@ class Lifecycle:
         Raises:
             RequestRefused: its id is live already (B51), it is empty, or it can never fit (B44). Nothing is kept.
         """
-        if request.id in self.requests:
-            raise RequestRefused(f"request {request.id!r} is live already; use another id or wait until it has ended")
+        if request.id in self.requests or any(orphan.id == request.id for orphan in self.orphans):
+            raise RequestRefused(
+                f"request {request.id!r} is live already, or its remote load is; use another id or wait until it has ended"
+            )
         if request.num_prompt < 1 or request.max_tokens < 1:
             raise RequestRefused(
                 f"request {request.id!r} has {request.num_prompt} prompt tokens and max_tokens {request.max_tokens}; "
