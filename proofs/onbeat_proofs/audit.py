@@ -10,7 +10,7 @@ One row for each invariant says whether it holds, is violated, or was never put 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -138,7 +138,7 @@ def audit(
     name: str | None = None,
     arrivals: Sequence[Arrival] | None = None,
     interval: int = 2,
-    stop_at_first: bool = False,
+    stop_at_first: bool | Collection[str] = False,
     progress: Progress = lambda what, done, total: None,
 ) -> AuditReport:
     """Check one scheduler class against every invariant of one rank.
@@ -151,7 +151,8 @@ def audit(
         name: of the class, in the report.
         arrivals: also drive the class through this workload.
         interval: the prefill step cadence of the workload.
-        stop_at_first: end at the first violation; the rows of all other invariants are undecided then.
+        stop_at_first: end at the first violation, or at the first of these invariants; what was not found by then is
+            undecided.
         progress: told how far the audit is.
 
     Raises:
@@ -177,7 +178,9 @@ def audit(
 class _Audit:
     """An audit under way."""
 
-    def __init__(self, factory: Factory, report: AuditReport, stop_at_first: bool, progress: Progress) -> None:
+    def __init__(
+        self, factory: Factory, report: AuditReport, stop_at_first: bool | Collection[str], progress: Progress
+    ) -> None:
         self.factory = factory
         self.policy = policy_of(report.policy)()
         self.limits = LIMITS[report.budget]
@@ -190,7 +193,9 @@ class _Audit:
 
     @property
     def enough(self) -> bool:
-        return self.stop_at_first and bool(self.found)
+        if isinstance(self.stop_at_first, bool):
+            return self.stop_at_first and bool(self.found)
+        return any(id in self.found for id in self.stop_at_first)
 
     def note(self, check: str) -> Callable[[Violation, Scenario], None]:
         """Return what takes the violations that a check reports."""

@@ -63,9 +63,8 @@ def _learn(cls: type) -> Copier:
 
 def _is_plain(cls: type) -> bool:
     """Whether instances consist of their attributes and slots, and leave copying to Python."""
-    return (
-        all(getattr(cls, name, None) is getattr(object, name, None) for name in _COPY_HOOKS)
-        and all(base is object or base.__flags__ & _HEAP_TYPE for base in cls.__mro__)
+    return all(getattr(cls, name, None) is getattr(object, name, None) for name in _COPY_HOOKS) and all(
+        base is object or base.__flags__ & _HEAP_TYPE for base in cls.__mro__
     )
 
 

@@ -7,8 +7,10 @@ from onbeat_proofs.letters import live, loading
 from onbeat_proofs.operations import Deliver, Op, RemoteDone, Resume, Schedule
 from onbeat_proofs.runs import AT_REST
 
+PATIENCE_STEPS = 8
+"""Steps in a row that may do nothing: evictions, and the step that the evicted wait out."""
 SLACK_STEPS = 40
-"""Steps beyond one per token: admissions, evictions, and steps that a failed load makes again."""
+"""Steps beyond one per token: admissions, evictions, and what a failed load makes be done again."""
 
 
 def drain(driver: Driver, apply: Callable[[Op], object] | None = None) -> None:
@@ -20,25 +22,32 @@ def drain(driver: Driver, apply: Callable[[Op], object] | None = None) -> None:
     """
     apply = apply or driver.apply
     apply(Resume())
-    for _ in range(longest(driver)):
-        if driver.ended or not driver.scheduler.has_unfinished_requests():
-            break
+    idle, most = 0, most_steps(driver)
+    patience = PATIENCE_STEPS + longest_wait(driver)
+    while not driver.ended and driver.scheduler.has_unfinished_requests() and idle < patience:
         for track in loading(driver):
             apply(RemoteDone(track.request.id))
         if driver.in_flight == driver.config.async_depth:
             apply(Deliver(1))
-        else:
-            apply(Schedule())
+            continue
+        apply(Schedule())
+        step = driver.history[-1].step
+        most -= 1
+        idle = 0 if (step.scheduled or step.loading) and most > 0 else idle + 1
     while driver.in_flight and not driver.ended:
         apply(Deliver(1))
     if not driver.ended:
         apply(AT_REST)
 
 
-def longest(driver: Driver) -> int:
-    """Operations that draining may take, generously: the oldest request gets a token in every beat."""
-    now = driver.scheduler.num_steps
+def longest_wait(driver: Driver) -> int:
+    """Steps that may do nothing because of what was asked for: holds, ineligible requests, loads within a deadline."""
+    now, config = driver.scheduler.num_steps, driver.config
+    eligible = max((track.request.eligible_at - now for track in live(driver)), default=0)
+    return max(eligible, 0) + min(config.max_hold_steps, config.prefill_schedule_interval) + config.remote_load_timeout
+
+
+def most_steps(driver: Driver) -> int:
+    """Steps that draining may take, generously: the oldest request gets a token on every beat."""
     tokens = sum(track.limit for track in live(driver))
-    waits = max((track.request.eligible_at - now for track in live(driver)), default=0)
-    config = driver.config
-    return (2 * tokens + SLACK_STEPS + max(waits, 0)) * config.prefill_schedule_interval * config.async_depth
+    return (2 * tokens + SLACK_STEPS) * driver.config.prefill_schedule_interval

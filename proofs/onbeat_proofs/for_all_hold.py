@@ -106,7 +106,7 @@ def phase_is_step_modulo(numbers: Numbers, policy: Policy) -> Outcome:
     if wrapped and phase + 1 < interval:
         return Outcome("the phase went back to 0 before its time", True)
     multiple_then = multiple + interval if wrapped else multiple
-    if not (0 <= following and following < interval and multiple_then + following == step + 1):
+    if not (following >= 0 and following < interval and multiple_then + following == step + 1):
         return Outcome("phase and step do not agree modulo interval", True)
     return Outcome(None, True)
 

@@ -112,16 +112,15 @@ def eviction_turn(numbers: Numbers, policy: Policy) -> Outcome:
     if not fits_t and (gap or not fits_u):
         victim_t = throttled._evict_for(Step(1, True), request_t)
         width -= victim_t.num_blocks if victim_t.id == "r2" else 0
-    if not fits_u and victim_t is None:
+    if (not fits_u and victim_t is None) or (not fits_u and not gap):
         victim_u = unthrottled._evict_for(Step(1, False), request_u)
-    elif not fits_u and not gap:
-        victim_u = unthrottled._evict_for(Step(1, False), request_u)
-    return Outcome(_gap_kept(throttled, unthrottled, gap, fits_t, fits_u, victim_t, victim_u), victim_t is not None)
+    verdict = _gap_kept(gap, (fits_t, fits_u), (victim_t, victim_u))
+    return Outcome(verdict, victim_t is not None)
 
 
-def _gap_kept(
-    throttled: Scheduler, unthrottled: Scheduler, gap: bool, fits_t: bool, fits_u: bool, victim_t: Any, victim_u: Any
-) -> str | None:
+def _gap_kept(gap: bool, fits: tuple[bool, bool], victims: tuple[Request | None, Request | None]) -> str | None:
+    """Say what is wrong after one turn of both passes, throttled first."""
+    (fits_t, fits_u), (victim_t, victim_u) = fits, victims
     if fits_u and not fits_t and not gap:
         return "the unthrottled pass has room, and the throttled one has nobody left to evict"
     if victim_t is not None and gap and victim_t.id != "r2":

@@ -87,6 +87,12 @@ def add(template: Add, most: int = 3) -> Letter:
     return make
 
 
+def again(driver: Driver) -> Op | None:
+    """A request comes under an id that is in use."""
+    tracks = live(driver)
+    return Add(tracks[0].request.id, 2, 2) if tracks else None
+
+
 def schedule(throttle: bool | None, accept: int = 0) -> Letter:
     """A step, if one more may be in flight; `accept` drafts of each request turn out to be right."""
 

@@ -7,9 +7,11 @@ not run. What comes out is checked by running it, and shrunk.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from onbeat_proofs.operations import Add, Ineligible, Op, RemoteDone, Scenario, Schedule
+from onbeat_proofs.policies import policy_of
 from onbeat_proofs.runs import replay_runs
 from onbeat_proofs.shrink import shrink
 from onbeat_proofs.states import Fixed, Shape, build
@@ -39,14 +41,19 @@ class _Plan:
         self.promised += max(0, known - blocks)
 
 
-def to_scenario(
-    name: str, invariant: str, model: Mapping[str, Any], shape: Shape, policy: Policy, policy_name: str
-) -> Scenario | None:
+def to_scenario(invariant: str, model: Mapping[str, Any], shape: Shape, policy: str) -> Scenario | None:
     """Return a small scenario in which the scheduler reaches the model's state and violates the invariant.
+
+    Args:
+        invariant: what is violated.
+        model: numbers of the state.
+        shape: what kind of state.
+        policy: name, `module:Class` or `file.py:Class`, as the scenario will say it.
 
     None if the model's state cannot be reached by these means; then the model itself is what there is to show.
     """
-    scheduler = build(Fixed({**model, "held_steps": 0}), shape, policy)
+    text = policy_of(policy, Path())()
+    scheduler = build(Fixed({**model, "held_steps": 0}), shape, text)
     if shape.scheduling == "priority":
         # Ties go by age; without ties the order of arrival is free, and whoever need not be there early comes late.
         for request in (*scheduler.running, *scheduler.waiting):
@@ -58,10 +65,12 @@ def to_scenario(
         return None
     for throttle in (True, False):
         steps = tuple(_steps(scheduler, plan, throttle))
-        config = replace(scheduler.config, policy=policy_name, max_hold_steps=DEFAULT_HOLD)
-        scenario = Scenario(name, invariants=(invariant,), violates=(invariant,), config=config, steps=steps)
-        if violates(scenario, invariant, policy):
-            return shrink(scenario, lambda candidate: violates(candidate, invariant, policy))
+        config = replace(scheduler.config, policy=policy, max_hold_steps=DEFAULT_HOLD)
+        scenario = Scenario(
+            f"{invariant} under {text.name}", invariants=(invariant,), violates=(invariant,), config=config, steps=steps
+        )
+        if violates(scenario, invariant, text):
+            return shrink(scenario, lambda candidate: violates(candidate, invariant, text))
     return None
 
 

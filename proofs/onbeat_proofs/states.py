@@ -6,6 +6,7 @@ context it builds the same state from plain ints, which is how a Z3 model is run
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 from onbeat_reference.lifecycle import InFlight
@@ -291,7 +292,7 @@ def _rank(numbers: Numbers, requests: Sequence[Request]) -> None:
     """Give requests priorities that agree with their order in a list."""
     for request in requests:
         request.priority = numbers.int(f"{request.id}.priority")
-    for one, other in zip(requests, requests[1:], strict=False):
+    for one, other in pairwise(requests):
         numbers.assume(one.priority <= other.priority)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onbeat_proofs.states import Fixed, Numbers, Shape, build, take_step
-from onbeat_proofs.symbolic import Context, Counters, Decisions, explore, frontier, smallest
+from onbeat_proofs.symbolic import Context, Counters, explore, smallest
 from onbeat_spec.catalogue import Verdict
 from onbeat_spec.errors import NotReproduced
 from onbeat_spec.invariants import RUNS_PREDICATES, STATE_PREDICATES, STEP_PREDICATES
@@ -131,16 +131,6 @@ class Sweep:
     refuted: dict[str, Refutation] = field(default_factory=dict)
     witnessed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def merge(self, other: "Sweep") -> None:
-        """Add another part of the same shape."""
-        for name in ("paths", "queries"):
-            setattr(self.counters, name, getattr(self.counters, name) + getattr(other.counters, name))
-        self.counters.seconds += other.counters.seconds
-        for invariant, found in other.refuted.items():
-            if invariant not in self.refuted or found.size < self.refuted[invariant].size:
-                self.refuted[invariant] = found
-        self.witnessed = other.witnessed | self.witnessed
-
 
 def run_trio(numbers: Numbers, shape: Shape, policy: Policy) -> Trio:
     """Run the three steps from one state."""
@@ -151,10 +141,8 @@ def run_trio(numbers: Numbers, shape: Shape, policy: Policy) -> Trio:
     )
 
 
-def sweep(
-    shape: Shape, policy: Policy, *, prefix: Decisions = (), progress: Callable[[Counters], None] | None = None
-) -> Sweep:
-    """Explore every path, or those that begin with `prefix`; keep the first refutation of each invariant.
+def sweep(shape: Shape, policy: Policy) -> Sweep:
+    """Explore every path; keep the first refutation of each invariant.
 
     Raises:
         Undecided: Z3 answered `unknown`.
@@ -178,15 +166,10 @@ def sweep(
                 if found is not None:
                     result.witnessed[invariant] = found.model()
 
-    for _ in explore(one_path, prefix=prefix, progress=progress, counters=result.counters):
+    for _ in explore(one_path, counters=result.counters):
         pass
     _rerun(result, policy)
     return result
-
-
-def parts(shape: Shape, policy: Policy, at_least: int) -> list[Decisions]:
-    """Return prefixes that share out the paths of a shape, for as many processes."""
-    return frontier(lambda context: run_trio(context, shape, policy), at_least)
 
 
 def _rerun(result: Sweep, policy: Policy) -> None:

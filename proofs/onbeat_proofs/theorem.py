@@ -5,11 +5,11 @@ invariant. It is decided by exploring all paths through that function. Run on nu
 Python run: so every refutation, and every witness that the premises can be met at all, is run again without Z3.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from onbeat_proofs.states import Fixed, Numbers
+from onbeat_proofs.states import Fixed, Numbers, Shape
 from onbeat_proofs.symbolic import Counters, explore, smallest
 from onbeat_spec.errors import NotReproduced, Undecided
 from onbeat_spec.policy import Policy
@@ -38,7 +38,8 @@ class Theorem:
         statement: the claim, in one sentence.
         strength: `for all sizes`, or for all values up to so many requests.
         refuted_under: names of the built-in policies that it is known to be false for.
-        scenario: builds a scenario file from the model of a refutation, where the claim is about whole steps.
+        shape: the shape of the state, where the claim is about whole steps from one state; a refutation can then be
+            written as a scenario.
     """
 
     id: str
@@ -46,11 +47,17 @@ class Theorem:
     run: Run
     strength: str = FOR_ALL
     refuted_under: frozenset[str] = frozenset()
+    shape: Shape | None = None
 
     @property
     def invariant(self) -> str:
         """The id of the invariant that this is about."""
         return self.id.split("/")[0]
+
+    @property
+    def for_all(self) -> bool:
+        """Whether the claim is for all sizes and numbers of requests."""
+        return self.strength == FOR_ALL
 
     def expected(self, policy: str) -> str:
         """The verdict that the ledger states for a built-in policy; `proved` for any other."""
@@ -74,6 +81,10 @@ class Verdict:
     """What is wrong, or why it is unknown."""
     model: dict[str, Any] = field(default_factory=dict)
     """Numbers of the refutation; of the witness, if it is proved."""
+    scenario: str = ""
+    """A refutation as a scenario file, where there is one."""
+    table: str = ""
+    """Who got what in that scenario's steps."""
 
     @property
     def as_expected(self) -> bool:

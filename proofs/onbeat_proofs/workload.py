@@ -131,9 +131,7 @@ def _form(text: str) -> Callable[[str], Row]:
 
 # --- Azure CSV -----------------------------------------------------------------------------------------------------
 
-_TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:(Z)|([+-])(\d\d):?([0-5]\d))?", re.ASCII
-)
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:(Z)|([+-])(\d\d):?([0-5]\d))?", re.ASCII)
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 
 

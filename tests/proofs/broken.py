@@ -287,9 +287,12 @@ class FlagOnEviction(_Ruled):
 
 
 class AnyDecodeHolds(_Ruled):
-    """B07: a decode that cannot run is a reason to hold."""
+    """B07: a decode that cannot run is a reason to hold, whatever comes of it."""
 
     class rules(Policy):
+        def lifts(self, num_scheduled: int) -> bool:
+            return False
+
         def justifies_hold(self, work: int, can_run: bool) -> bool:
             return is_decode(work)
 
