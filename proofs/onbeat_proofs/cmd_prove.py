@@ -111,12 +111,12 @@ def _report(console: Console, proof: Proof, show: bool | None) -> None:
         if verdict.as_expected and not show:
             continue
         console.print()
-        console.print(f"{verdict.policy}: {verdict.id}: {verdict.verdict}: {verdict.message}", markup=False)
+        console.print(f"{verdict.policy}: {verdict.id}: {verdict.verdict}: {verdict.message}", markup=False, highlight=False, soft_wrap=True)
         if verdict.scenario and (show or (show is None and own)):
-            console.print(verdict.scenario, markup=False, highlight=False)
-            console.print(verdict.table, markup=False, highlight=False)
+            console.print(verdict.scenario, markup=False, highlight=False, soft_wrap=True)
+            console.print(verdict.table, markup=False, highlight=False, soft_wrap=True)
         elif verdict.model and not verdict.scenario:
-            console.print(f"numbers: {verdict.model}", markup=False, highlight=False)
+            console.print(f"numbers: {verdict.model}", markup=False, highlight=False, soft_wrap=True)
     wrong = [verdict for verdict in proof.verdicts if not verdict.as_expected]
     unknown = sum(verdict.verdict == "unknown" for verdict in proof.verdicts)
     refuted = sum(verdict.verdict == "refuted" and verdict.as_expected for verdict in proof.verdicts)

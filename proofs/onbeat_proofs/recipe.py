@@ -7,6 +7,7 @@ not run. What comes out is checked by running it, and shrunk.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from onbeat_proofs.shrink import shrink
 from onbeat_proofs.states import Fixed, Shape, build
 from onbeat_reference.request import Request
 from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.config import Config
 from onbeat_spec.errors import OnbeatError
 from onbeat_spec.policy import Policy
 
@@ -60,12 +62,14 @@ def to_scenario(invariant: str, model: Mapping[str, Any], shape: Shape, policy: 
             request.priority *= 10
         for place, request in enumerate(scheduler.waiting):
             request.priority += place
-    plan = _plan(scheduler)
-    if plan is None:
-        return None
-    for throttle in (True, False):
-        steps = tuple(_steps(scheduler, plan, throttle))
-        config = replace(scheduler.config, policy=policy, max_hold_steps=DEFAULT_HOLD)
+    tight = scheduler.config.max_num_batched_tokens
+    # With room in the configuration, and only the decisive step kept short, there is less to set up.
+    for budget, throttle in product((max(tight, Config().max_num_batched_tokens), tight), (True, False)):
+        plan = _plan(scheduler, budget)
+        if plan is None:
+            return None
+        steps = (*_steps(scheduler, plan), Schedule(throttle=throttle, budget=tight if tight < budget else None))
+        config = replace(scheduler.config, policy=policy, max_hold_steps=DEFAULT_HOLD, max_num_batched_tokens=budget)
         scenario = Scenario(
             f"{invariant} under {text.name}", invariants=(invariant,), violates=(invariant,), config=config, steps=steps
         )
@@ -83,10 +87,10 @@ def violates(scenario: Scenario, invariant: str, policy: Policy | None = None) -
     return any(violation.invariant == invariant for violation in outcome.violations)
 
 
-def _plan(scheduler: Scheduler) -> _Plan | None:
+def _plan(scheduler: Scheduler, budget: int) -> _Plan | None:
     """Choose the order of the setting up: loads, chunks, then decodes, which may grow into what was promised."""
     pool = scheduler.pool
-    plan = _Plan(scheduler.config.max_num_batched_tokens, pool.num_blocks)
+    plan = _Plan(budget, pool.num_blocks)
     for request in (*scheduler.parked, *(r for r in scheduler.waiting if r.external > 0)):
         plan.act(request, 0, pool.blocks_for(request.external), pool.blocks_for(request.num_tokens))
     decodes = [r for r in scheduler.running if r.num_tokens - r.num_computed == 1]
@@ -106,8 +110,8 @@ def _plan(scheduler: Scheduler) -> _Plan | None:
     return plan
 
 
-def _steps(scheduler: Scheduler, plan: _Plan, throttle: bool) -> Iterator[Op]:
-    """Write the plan down, and the decisive step after it."""
+def _steps(scheduler: Scheduler, plan: _Plan) -> Iterator[Op]:
+    """Write the plan down, up to the decisive step."""
     live = sorted((*scheduler.running, *scheduler.waiting, *scheduler.parked), key=lambda request: request.arrival)
     flag_step = bool(scheduler.saturated) and bool(scheduler.waiting)
     decisive = len(plan.acts) + flag_step
@@ -138,7 +142,6 @@ def _steps(scheduler: Scheduler, plan: _Plan, throttle: bool) -> Iterator[Op]:
     for request in live:
         if request.eligible_at > 1:
             yield Ineligible(request.id, 1)
-    yield Schedule(throttle=throttle)
 
 
 def _add(request: Request, scheduler: Scheduler) -> Add:

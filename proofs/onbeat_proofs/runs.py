@@ -140,8 +140,9 @@ class Runs(Driver):
             self.tally.met["blocks-conserved"] += 1
 
 
-_THROTTLED = frozenset(entry.id for entry, _ in RUNS_PREDICATES) - {"off-means-off", "beat-equals-baseline"}
-"""Invariants that compare the throttled step with the unthrottled one."""
+UNTHROTTLED = frozenset({"off-means-off", "beat-equals-baseline"})
+"""Invariants of two runs that speak of steps without the throttle; all others compare the throttled step with it."""
+_THROTTLED = frozenset(entry.id for entry, _ in RUNS_PREDICATES) - UNTHROTTLED
 
 
 def _never(*args: object) -> bool:

@@ -104,7 +104,6 @@ SCOPES = (
             add(Add("", 6, 2, prefix=("x", 5))),
             add(Add("", 2, 4)),
             ineligible(0, 4),
-            reset,
         ),
         (7, 8, 9),
     ),

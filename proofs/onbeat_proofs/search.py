@@ -25,7 +25,7 @@ Path = tuple[Op, "Path"] | tuple[()]
 """Operations, the latest first."""
 Report = Callable[[Violation, Scenario], object]
 DRAINS = 200
-"""States of the last level, evenly spread, that are brought to rest."""
+"""States of the last level, evenly spread, that are brought to rest; a tenth as many of every other level."""
 
 
 @dataclass(slots=True)
@@ -100,8 +100,7 @@ class Exploration:
             self._expand(index, driver, path, last)
             frontier[number] = (index, driver, path) if last else _DONE
         else:
-            if last:
-                self._drain(frontier)
+            self._drain(frontier if last else self._frontier, DRAINS if last else DRAINS // 10)
             self._count()
             self.explored.depth += 1
         self.explored.steps += self.tally.steps + 3 * self.tally.pairs - steps
@@ -150,20 +149,22 @@ class Exploration:
         self._weights = weights
         self.explored.sequences = weights.total()
 
-    def _drain(self, frontier: list[tuple[int, Runs, Path]]) -> None:
+    def _drain(self, states: list[tuple[int, Runs, Path]], most: int) -> None:
         """Bring some states to rest; who cannot finish is stuck."""
-        for _, driver, path in frontier[:: max(1, len(frontier) // DRAINS)]:
+        for _, state, path in states[:: max(1, len(states) // most)]:
+            if state.ended or self.enough():
+                continue
+            driver = state.fork()
             ops = [path]
-            known = len(driver.violations)
 
             def apply(op: Op, driver: Runs = driver, ops: list[Path] = ops) -> None:
                 driver.apply(op)
                 ops[0] = (op, ops[0])
 
-            if not driver.ended:
-                drain(driver, apply)
-                self.explored.drained += 1
-                self._show(driver, known, ops[0])
+            known = len(driver.violations)
+            drain(driver, apply)
+            self.explored.drained += 1
+            self._show(driver, known, ops[0])
 
 
 _DONE: Any = None

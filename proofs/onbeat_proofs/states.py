@@ -16,6 +16,7 @@ from onbeat_reference.request import Request
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotReproduced
+from onbeat_spec.invariants.states import promises_are_covered
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Facts, Place, Step
 
@@ -164,6 +165,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
         block_size=size,
         num_blocks=1,
         max_num_batched_tokens=budget,
+        enable_prefix_caching=shape.shared,
         max_num_seqs=slots,
         long_prefill_token_threshold=numbers.int("cap", 1) if shape.cap else 0,
         num_draft_tokens=shape.drafts,
@@ -202,8 +204,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
     for request in live:
         numbers.assume(request.limit <= total * size + 1)  # never-fits-refused
     numbers.assume(scheduler.num_slots <= slots)
-    grown = pool.held(scheduler.running) - len(scheduler.running)
-    numbers.assume(pool.promised <= free + grown)  # full-sequence-fits, as a predicate over states
+    numbers.assume(promises_are_covered(config, observe(scheduler)) is None)
     return scheduler
 
 

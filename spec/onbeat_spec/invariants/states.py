@@ -2,6 +2,7 @@
 
 from onbeat_spec.catalogue import Verdict, predicate
 from onbeat_spec.config import Config
+from onbeat_spec.policy import is_decode, local_work
 from onbeat_spec.records import Place, State
 
 
@@ -25,12 +26,23 @@ def blocks_conserved(config: Config, state: State) -> Verdict:
     return None
 
 
+def growth(config: Config, state: State) -> int:
+    """Most blocks by which running requests can have outgrown what they were promised when admitted.
+
+    A chunk stays within its promise. With shared blocks it is not known whose growth a block is.
+    """
+    if config.enable_prefix_caching:
+        return state.held_by_running - state.num_running
+    running = [state.requests[id] for id in state.running]
+    return sum(request.num_blocks - 1 for request in running if is_decode(local_work(request)))
+
+
 @predicate("full-sequence-fits", "state")
 def promises_are_covered(config: Config, state: State) -> Verdict:
-    """What is promised and not free has been taken by running requests, which grow from their first block on."""
-    grown = state.held_by_running - state.num_running
+    """What is promised and not free has been taken by decodes, which grow from their first block on."""
+    grown = growth(config, state)
     if state.held >= 0 and state.promised > state.free + grown:
-        return f"{state.promised} blocks are promised, {state.free} free, and running requests grew by {grown} at most"
+        return f"{state.promised} blocks are promised, {state.free} free, and decodes grew by {grown} at most"
     return None
 
 

@@ -1,0 +1,397 @@
+"""Small changes of the policy text and of the step, each of which some check has to notice.
+
+A mutant is one function with one change in it, made on its syntax tree. To put it in place, its code object takes the
+place of the original's in the function object that everybody has imported; nothing on disk changes. That asks for an
+operator that gives trees of single functions, in this process: cosmic-ray gives texts of whole modules (and brings
+sqlalchemy, aiohttp and a git client), mutmut runs pytest, and neither drops a conjunct, a guard or a statement.
+
+The operators are in `_variants`. Left alone are docstrings, annotations, error texts, assertions and `__repr__`.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from inspect import getsource
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+MODULES = (
+    "onbeat_spec.policy",
+    "onbeat_spec.cadence",
+    "onbeat_reference.scheduler",
+    "onbeat_reference.pool",
+    "onbeat_reference.lifecycle",
+    "onbeat_reference.blocks",
+)
+
+_BOUNDARY: dict[type, type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+_OPPOSITE: dict[type, type[ast.cmpop]] = {
+    **{ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt},
+    **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In},
+}
+_OTHER_SIGN: dict[type, type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
+_OTHER_CALL = {"any": "all", "all": "any"}
+_Function = ast.FunctionDef
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mutant:
+    """One function with one change.
+
+    Attributes:
+        id: file, function, operator, and the text of the change. It stays the same when lines move.
+        function: qualified name.
+        before: the statement that changes, or what stands at its head.
+        place: number of that statement in its function, from 0; see `traced`.
+    """
+
+    id: str
+    module: str
+    function: str
+    line: int
+    operator: str
+    before: str
+    after: str
+    place: int
+    code: CodeType = field(repr=False)
+    defaults: tuple[Any, ...] | None = field(repr=False)
+    kwdefaults: dict[str, Any] | None = field(repr=False)
+
+    @property
+    def file(self) -> str:
+        """Path of the module from its import root on."""
+        return f"{self.module.replace('.', '/')}.py"
+
+    def install(self) -> None:
+        """Put this mutant in place, for the rest of this process."""
+        function = function_of(self.module, self.function)
+        function.__code__ = self.code
+        function.__defaults__, function.__kwdefaults__ = self.defaults, self.kwdefaults  # type: ignore[assignment]
+
+
+def function_of(module: str, qualname: str) -> FunctionType:
+    """Return the function object behind a qualified name, that of a property included."""
+    found: Any = import_module(module)
+    for name in qualname.split("."):
+        found = vars(found)[name]
+    function = found.fget if isinstance(found, property) else found
+    assert isinstance(function, FunctionType)
+    return function
+
+
+# --- Making them -----------------------------------------------------------------------------------------------------
+
+
+class _Slot(NamedTuple):
+    """Where a node hangs, and the statement around it."""
+
+    parent: ast.AST
+    name: str
+    index: int | None
+    node: ast.AST
+    statement: ast.stmt | None
+    heads: tuple[str, ...]
+    """What stands at the heads of the blocks around the statement."""
+
+    def put(self, node: ast.AST) -> None:
+        if self.index is None:
+            setattr(self.parent, self.name, node)
+        else:
+            getattr(self.parent, self.name)[self.index] = node
+
+
+@cache
+def mutants() -> tuple[Mutant, ...]:
+    """Return every mutant, in the order of the text."""
+    found: list[Mutant] = []
+    for module in MODULES:
+        found += _of_module(module)
+    return tuple(_numbered(found))
+
+
+def _numbered(found: Sequence[Mutant]) -> Iterator[Mutant]:
+    """Tell mutants apart that change the same text in two places of a function."""
+    seen: dict[str, int] = {}
+    for mutant in found:
+        count = seen[mutant.id] = seen.get(mutant.id, 0) + 1
+        if count > 1:
+            object.__setattr__(mutant, "id", f"{mutant.id} #{count}")
+        yield mutant
+
+
+def _of_module(module: str) -> Iterator[Mutant]:
+    for qualname, cls, function in functions(module):
+        original, seen = function_of(module, qualname), {ast.unparse(function)}
+        places = {id(statement): place for place, statement in enumerate(_statements(function))}
+        for slot in list(_slots(function)):
+            before, line = _head(slot.statement), getattr(slot.node, "lineno", function.lineno)
+            for operator, variant in list(_variants(slot, function)):
+                slot.put(ast.fix_missing_locations(ast.copy_location(variant, slot.node)))
+                text = ast.unparse(function)
+                if text not in seen:
+                    seen.add(text)
+                    code, defaults, kwdefaults = _compiled(module, cls, function)
+                    after = "" if slot.node is slot.statement else _head(slot.statement)
+                    if slot.node is slot.statement and not isinstance(variant, ast.Pass):
+                        after = _head(variant)
+                    where = f"{slot.heads[-1]} " if isinstance(slot.statement, ast.Break | ast.Continue | ast.Return) else ""
+                    if slot.statement is None:
+                        before, after = f"{slot.name} {ast.unparse(slot.node)}", ast.unparse(variant)
+                    if code.co_freevars == original.__code__.co_freevars:
+                        change = f"{where}{before} -> {after or 'nothing'}"
+                        yield Mutant(
+                            f"{module.rpartition('.')[2]}.py:{qualname}:{operator}: {change}",
+                            module,
+                            qualname,
+                            line,
+                            operator,
+                            f"{where}{before}",
+                            after,
+                            places.get(id(slot.statement), 0),
+                            code,
+                            defaults,
+                            kwdefaults,
+                        )
+                slot.put(slot.node)
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(getsource(import_module(module)))
+
+
+def functions(module: str) -> Iterator[tuple[str, str | None, _Function]]:
+    """Yield every function of a module that may be changed: qualified name, class, tree."""
+    for node in _tree(module).body:
+        if isinstance(node, _Function):
+            yield node.name, None, node
+        elif isinstance(node, ast.ClassDef) and not any(ast.unparse(base) == "Protocol" for base in node.bases):
+            for inner in node.body:
+                if isinstance(inner, _Function) and inner.name != "__repr__":
+                    yield f"{node.name}.{inner.name}", node.name, inner
+
+
+def _compiled(
+    module: str, cls: str | None, function: _Function
+) -> tuple[CodeType, tuple[Any, ...] | None, dict[str, Any] | None]:
+    """Compile one function, as a member of its class; return code and default values."""
+    body: ast.stmt = function
+    if cls is not None:
+        body = ast.ClassDef(name=cls, bases=[], keywords=[], body=[function], decorator_list=[])
+        body = ast.copy_location(body, function)
+    file = import_module(module).__file__
+    assert file is not None
+    code = compile(ast.Module(body=[body], type_ignores=[]), file, "exec")
+    for name in (cls, function.name) if cls is not None else (function.name,):
+        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+    arguments = function.args
+    named = {
+        arg.arg: ast.literal_eval(value)
+        for arg, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if value is not None
+    }
+    return code, tuple(ast.literal_eval(value) for value in arguments.defaults) or None, named or None
+
+
+def _slots(function: _Function) -> Iterator[_Slot]:
+    """Yield every place in a function where something may change."""
+    arguments = function.args
+    for name, values in (("defaults", arguments.defaults), ("kw_defaults", arguments.kw_defaults)):
+        for index, value in enumerate(values):
+            if value is not None:
+                yield _Slot(arguments, name, index, value, None, (function.name,))
+    start = 1 if ast.get_docstring(function, clean=False) is not None else 0
+    for index, statement in enumerate(function.body[start:], start):
+        yield from _below(_Slot(function, "body", index, statement, statement, (function.name,)))
+
+
+def _below(slot: _Slot) -> Iterator[_Slot]:
+    node = slot.node
+    if isinstance(node, ast.Assert | ast.JoinedStr | ast.Raise):
+        return
+    yield slot
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "func") and not isinstance(value, ast.Attribute):
+            continue
+        for index, child in enumerate(value if isinstance(value, list) else [value]):
+            if not isinstance(child, ast.AST):
+                continue
+            where = index if isinstance(value, list) else None
+            if isinstance(child, ast.stmt):
+                yield from _below(_Slot(node, name, where, child, child, (*slot.heads, _head(node))))
+            else:
+                yield from _below(_Slot(node, name, where, child, slot.statement, slot.heads))
+
+
+def _head(node: ast.AST | None) -> str:
+    """Return the text of a statement, of a compound one without its blocks."""
+    return ast.unparse(node).split(":\n")[0] if node is not None else ""
+
+
+def _statements(function: _Function) -> Iterator[ast.stmt]:
+    for slot in _slots(function):
+        if slot.node is slot.statement:
+            yield slot.statement
+
+
+# --- The operators ---------------------------------------------------------------------------------------------------
+
+
+def _variants(slot: _Slot, function: _Function) -> Iterator[tuple[str, ast.AST]]:
+    """Yield what may stand in a place instead, each with the name of the operator."""
+    node = slot.node
+    if slot.name in ("test", "ifs"):
+        yield "negate", _negation(node)
+    match node:
+        case ast.BoolOp():
+            for index in range(len(node.values)):
+                rest = node.values[:index] + node.values[index + 1 :]
+                yield "drop", rest[0] if len(rest) == 1 else ast.BoolOp(op=node.op, values=rest)
+        case ast.Compare(ops=[op]) if type(op) in _BOUNDARY:
+            yield "boundary", ast.Compare(left=node.left, ops=[_BOUNDARY[type(op)]()], comparators=node.comparators)
+        case ast.Compare(ops=[op, *_]) if len(node.ops) > 1:
+            for index, each in enumerate(node.ops):
+                ops = [*node.ops[:index], _BOUNDARY[type(each)](), *node.ops[index + 1 :]]
+                yield "boundary", ast.Compare(left=node.left, ops=ops, comparators=node.comparators)
+        case ast.Compare() | ast.UnaryOp(op=ast.Not()):
+            yield "negate", _negation(node)
+        case ast.Constant(value=bool(value)):
+            yield "flag", ast.Constant(value=not value)
+        case ast.Constant(value=int(value)):
+            yield "constant", ast.Constant(value=value + 1)
+            yield "constant", ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1)) if value == 0 else ast.Constant(
+                value=value - 1
+            )
+        case ast.BinOp(op=op) if type(op) in _OTHER_SIGN:
+            yield "sign", ast.BinOp(left=node.left, op=_OTHER_SIGN[type(op)](), right=node.right)
+        case ast.AugAssign(op=op):
+            yield "sign", ast.AugAssign(target=node.target, op=_OTHER_SIGN[type(op)](), value=node.value)
+        case ast.IfExp():
+            yield "side", node.body
+            yield "side", node.orelse
+        case ast.Call():
+            yield from _calls(node)
+        case ast.Return(value=ast.expr() as value) if function.returns is not None:
+            if ast.unparse(function.returns) == "bool" and not isinstance(value, ast.Constant):
+                yield "answer", ast.Return(value=ast.Constant(value=True))
+                yield "answer", ast.Return(value=ast.Constant(value=False))
+        case ast.Break():
+            yield "loop", ast.Continue()
+        case ast.Continue():
+            yield "loop", ast.Break()
+    if isinstance(node, ast.stmt) and _may_go(node, function):
+        yield "delete", ast.Pass()
+
+
+def _calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
+    """Vary a call: another victim, one bound less, two arguments of a kind exchanged."""
+    name = ast.unparse(node.func).rpartition(".")[2]
+    if name in ("min", "max") and len(node.args) > 1:
+        for index in range(len(node.args)):
+            rest = node.args[:index] + node.args[index + 1 :]
+            yield "unbound", rest[0] if len(rest) == 1 else ast.Call(func=node.func, args=rest, keywords=[])
+    elif name == "reversed":
+        yield "order", node.args[0]
+    elif name in _OTHER_CALL:
+        yield "quantify", ast.Call(func=ast.Name(id=_OTHER_CALL[name], ctx=ast.Load()), args=node.args, keywords=[])
+    kinds = _signatures().get(name, ())
+    for one in range(min(len(node.args), len(kinds))):
+        for other in range(one + 1, min(len(node.args), len(kinds))):
+            if kinds[one] == kinds[other] and ast.unparse(node.args[one]) != ast.unparse(node.args[other]):
+                arguments = list(node.args)
+                arguments[one], arguments[other] = arguments[other], arguments[one]
+                yield "exchange", ast.Call(func=node.func, args=arguments, keywords=node.keywords)
+
+
+@cache
+def _signatures() -> dict[str, tuple[str, ...]]:
+    """The annotations of the positional parameters of every function that is changed here, by its plain name."""
+    found = {}
+    for module in MODULES:
+        for _, cls, function in functions(module):
+            arguments = function.args.args[1 if cls is not None else 0 :]
+            found[function.name] = tuple(ast.unparse(a.annotation) if a.annotation else "" for a in arguments)
+    return found
+
+
+def _negation(node: ast.AST) -> ast.AST:
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return operand
+        case ast.Compare(ops=[op]):
+            return ast.Compare(left=node.left, ops=[_OPPOSITE[type(op)]()], comparators=node.comparators)
+    assert isinstance(node, ast.expr)
+    return ast.UnaryOp(op=ast.Not(), operand=node)
+
+
+def _may_go(statement: ast.stmt, function: _Function) -> bool:
+    """Whether a statement can be deleted without leaving a name undefined, or nothing but a `pass`."""
+    match statement:
+        case ast.AugAssign() | ast.Delete() | ast.Break() | ast.Continue():
+            return True
+        case ast.Expr(value=ast.Call()):
+            return True
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript() | ast.Tuple(elts=[ast.Attribute(), *_])]):
+            return True
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return _is_set_before(name, statement, function)
+        case ast.If(body=[ast.Return() | ast.Raise()], orelse=[]):
+            return True
+    return False
+
+
+def _is_set_before(name: str, statement: ast.stmt, function: _Function) -> bool:
+    """Whether a name is a parameter, or set at the top of the function or of the loop around, before a statement."""
+    if any(argument.arg == name for argument in function.args.args):
+        return True
+    blocks = [function.body, *(node.body for node in ast.walk(function) if isinstance(node, ast.For))]
+    for block in blocks:
+        inside = next((i for i, top in enumerate(block) if statement in ast.walk(top)), 0)
+        for top in block[:inside]:
+            targets = top.targets if isinstance(top, ast.Assign) else []
+            if any(isinstance(n, ast.Name) and n.id == name for target in targets for n in ast.walk(target)):
+                return True
+    return False
+
+
+# --- Which statements a check runs -----------------------------------------------------------------------------------
+
+
+Ran = tuple[str, str, int]
+"""Module, function, and number of a statement."""
+
+
+def trace(ran: set[Ran]) -> None:
+    """From now on, in this process, note every statement that runs in any function that may be changed."""
+    for module in MODULES:
+        for qualname, cls, function in functions(module):
+            copy = deepcopy(function)
+            places = {id(statement): place for place, statement in enumerate(_statements(copy))}
+            for block in [*_blocks(copy)]:
+                block[:] = [each for statement in block for each in _noted(statement, places, module, qualname)]
+            target = function_of(module, qualname)
+            target.__code__ = _compiled(module, cls, ast.fix_missing_locations(copy))[0]
+            target.__globals__[_NOTE] = ran.add
+
+
+_NOTE = "_note_of_the_mutants"
+
+
+def _blocks(function: _Function) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(function):
+        for name in ("body", "orelse"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                yield block
+
+
+def _noted(statement: ast.stmt, places: dict[int, int], module: str, qualname: str) -> list[ast.stmt]:
+    place = places.get(id(statement))
+    if place is None:
+        return [statement]
+    key = ast.Constant(value=(module, qualname, place))
+    note = ast.Expr(value=ast.Call(func=ast.Name(id=_NOTE, ctx=ast.Load()), args=[key], keywords=[]))
+    return [ast.copy_location(note, statement), statement]
