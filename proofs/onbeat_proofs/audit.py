@@ -11,23 +11,24 @@ One row for each invariant says whether it holds, is violated, or was never put 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from onbeat_proofs.audit_report import AuditReport, Budget, Finding, Row, Verdict
 from onbeat_proofs.clients import Factory
-from onbeat_proofs.drive import DEPLOYMENT, Report, drive
-from onbeat_proofs.machine import Machine, random_histories
-from onbeat_proofs.operations import Scenario, Schedule
+from onbeat_proofs.drain import AT_REST, drain, folded
+from onbeat_proofs.drive import DEPLOYMENT, drive
+from onbeat_proofs.machine import random_histories
+from onbeat_proofs.operations import Op, Scenario, Schedule
 from onbeat_proofs.policies import policy_of
 from onbeat_proofs.premises import Tally
-from onbeat_proofs.runs import UNTHROTTLED, replay_runs
-from onbeat_proofs.scenario import dump
+from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs
 from onbeat_proofs.scopes import SCOPES
-from onbeat_proofs.search import Exploration, Explored
+from onbeat_proofs.search import Exploration
 from onbeat_proofs.shrink import shrink
-from onbeat_proofs.signature import Misfit, misfits_of, probe
-from onbeat_proofs.suite import Suite, run_suite, scenarios_for
+from onbeat_proofs.signature import misfits_of, probe
+from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.table import step_text
 from onbeat_proofs.targets import where_raised
 from onbeat_proofs.workload import Arrival
@@ -36,8 +37,6 @@ from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.errors import OnbeatError
 from onbeat_spec.records import Violation
 
-Verdict = Literal["holds", "violated", "vacuous", "undecided"]
-Budget = Literal["quick", "standard", "deep"]
 Progress = Callable[[str, int, int], object]
 """Called with what is being checked, how much of it is done, and how much there is."""
 
@@ -49,6 +48,8 @@ class Limits(NamedTuple):
     """Which of a scope's depths."""
     operations: int
     """Most operations in one scope."""
+    drains: int
+    """States of one scope that are brought to rest."""
     histories: int
     shrink_s: float
     """Seconds for one finding."""
@@ -57,76 +58,10 @@ class Limits(NamedTuple):
 
 
 LIMITS: dict[Budget, Limits] = {
-    "quick": Limits(0, 15_000, 150, 1.0, 30),
-    "standard": Limits(1, 100_000, 1500, 3.0, None),
-    "deep": Limits(2, 1_000_000, 10_000, 10.0, None),
+    "quick": Limits(0, 15_000, 50, 120, 1.0, 20),
+    "standard": Limits(1, 100_000, 200, 1200, 3.0, 100),
+    "deep": Limits(2, 1_000_000, 1000, 10_000, 10.0, None),
 }
-
-
-class Row(NamedTuple):
-    """What is known about one invariant."""
-
-    invariant: str
-    verdict: Verdict
-    counts: dict[str, int]
-    """For each check, how often it met the premise of the invariant."""
-    violations: int
-    """Runs that violated it; one is shown."""
-    statement: str
-
-
-@dataclass(slots=True)
-class Finding:
-    """A run that violates an invariant, made small."""
-
-    invariant: str
-    message: str
-    step: int
-    check: str
-    scenario: Scenario
-    table: str
-    """What every request got in every step of the scenario."""
-
-    @property
-    def yaml(self) -> str:
-        """The scenario as a file."""
-        return dump(self.scenario, header=f"step {self.step}: violates {self.invariant}: {self.message}")
-
-
-@dataclass(slots=True)
-class AuditReport:
-    """What an audit found. Times are wall seconds."""
-
-    scheduler: str
-    policy: str
-    budget: Budget
-    seed: int
-    signature: list[Misfit] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    search: list[Explored] = field(default_factory=list)
-    random: Machine | None = None
-    suite: Suite | None = None
-    workload: Report | None = None
-    workload_error: str | None = None
-    """Where the class raised while it was driven through the workload."""
-    ended_early: bool = False
-    """At the first violation, or before any check: what was not found was not looked for."""
-    seconds: float = 0.0
-
-    @property
-    def violated(self) -> bool:
-        """Something does not hold: an invariant, a signature, an expectation of the suite, or the workload."""
-        driven = self.workload is not None and not self.workload.clean
-        failed = self.suite is not None and bool(self.suite.failures)
-        return bool(self.signature or self.findings or failed or driven or self.workload_error)
-
-    @property
-    def exit_code(self) -> int:
-        """0 holds; 1 violated; 2 some invariant was not put to the test, or not decided."""
-        if self.violated:
-            return 1
-        return 0 if all(row.verdict == "holds" for row in self.rows) else 2
 
 
 def audit(
@@ -233,6 +168,7 @@ class _Audit:
                 self.note("search"),
                 tally=self.tallies["search"],
                 most=self.limits.operations,
+                drains=self.limits.drains,
                 enough=lambda: self.enough,
             )
             for scope in SCOPES
@@ -291,8 +227,16 @@ class _Audit:
             outcome = replay_runs(candidate, self.factory, self.policy)
             return next((found for found in outcome.violations if found.invariant == id), None)
 
-        if shown(scenario) is not None:
-            scenario = shrink(scenario, lambda candidate: shown(candidate) is not None, self.limits.shrink_s)
+        def small(candidate: Scenario) -> Scenario:
+            if shown(candidate) is None:
+                return candidate
+            return shrink(candidate, lambda smaller: shown(smaller) is not None, self.limits.shrink_s)
+
+        scenario = small(scenario)
+        if scenario.steps[-1] == AT_REST:
+            drained = self.drained(scenario)
+            without = replace(drained, steps=drained.steps[:-1])
+            scenario = drained if shown(without) is None else small(without)
         last = scenario.steps[-1]
         if CATALOGUE[id].runs is not None and id not in UNTHROTTLED and isinstance(last, Schedule):
             # Two runs are compared whatever the flag; with it the step shows what is wrong.
@@ -301,6 +245,20 @@ class _Audit:
         violation = shown(scenario) or violation
         table = step_text(replay_runs(scenario, self.factory, self.policy).history)
         return Finding(id, violation.message, violation.step, check, scenario, table)
+
+    def drained(self, scenario: Scenario) -> Scenario:
+        """Write the draining before the final check out, so that it happens in any replay."""
+        driver = Runs(scenario.config, self.factory, policy=self.policy, compares=False)
+        steps = list(scenario.steps[:-1])
+        for op in steps:
+            driver.apply(op)
+
+        def apply(op: Op) -> None:
+            steps.append(op)
+            driver.apply(op)
+
+        drain(driver, apply)
+        return replace(scenario, steps=(*folded(steps), AT_REST))
 
     def drive(self, arrivals: Sequence[Arrival], interval: int) -> None:
         """Drive the class through a workload, watched."""

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from onbeat_proofs.audit import AuditReport, Finding, Progress, Row
+    from onbeat_proofs.audit import Progress
+    from onbeat_proofs.audit_report import AuditReport, Finding, Row
+    from onbeat_proofs.search import Explored
     from onbeat_proofs.workload import Arrival
+
+MOST = 5
+"""Violations shown of a workload."""
 
 
 @click.command()
@@ -42,8 +47,9 @@ if TYPE_CHECKING:
 )
 def command(
     scheduler: str,
+    *,
     policy: str,
-    budget: "Any",
+    budget: Any,
     seed: int,
     json_file: str | None,
     workload: str | None,
@@ -67,7 +73,7 @@ def command(
         )
     click.echo("\n".join(lines(report)))
     if json_file is not None:
-        Path(json_file).write_text(json.dumps(as_json(report), indent=2) + "\n", encoding="utf-8")
+        Path(json_file).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
     return report.exit_code
 
 
@@ -106,8 +112,7 @@ def lines(report: "AuditReport") -> Iterator[str]:
     if report.suite is not None:
         for scenario, failure in report.suite.failures:
             yield f"\nSUITE  {scenario.name}: {failure}"
-    if report.workload_error is not None:
-        yield f"\nWORKLOAD  {report.workload_error}"
+    yield from _workload(report)
     for finding in report.findings:
         yield from _finding(finding)
     yield ""
@@ -123,15 +128,10 @@ def _checks(report: "AuditReport") -> Iterator[str]:
         explored = report.search
         seconds = sum(scope.seconds for scope in explored)
         yield (
-            f"search     {len(explored)} scopes, {sum(scope.sequences for scope in explored):,} sequences, "
-            f"{sum(scope.states for scope in explored):,} states, {_steps(sum(s.steps for s in explored), seconds)}"
+            f"search     {len(explored)} scopes, {sum(scope.states for scope in explored):,} states, "
+            f"{_steps(sum(scope.steps for scope in explored), seconds)}"
         )
-        for scope in explored:
-            cut = "" if scope.complete else ", cut off there"
-            yield (
-                f"             {scope.scope:<9} all of {scope.depth} operations{cut}: {scope.sequences:>9,} sequences, "
-                f"{scope.states:>6,} states"
-            )
+        yield from (f"             {scope.scope:<9} {_extent(scope)}, {scope.states:,} states" for scope in explored)
     if report.random is not None:
         done = report.random
         yield (
@@ -148,6 +148,13 @@ def _checks(report: "AuditReport") -> Iterator[str]:
             f"workload   {run.requests:,} requests: {run.finished:,} finished, {run.refused:,} refused, "
             f"{run.lost:,} lost; {run.steps:,} steps, {len(run.violations):,} violations, {run.wall_s:.1f} s"
         )
+
+
+def _extent(scope: "Explored") -> str:
+    if scope.closed:
+        return f"all sequences of any length: no new state after {scope.depth} operations"
+    cut = "" if scope.complete else ", cut off there"
+    return f"all {scope.sequences:,} sequences of {scope.depth} operations{cut}"
 
 
 def _steps(steps: int, seconds: float) -> str:
@@ -170,6 +177,23 @@ def _never(invariant: str) -> str:
     return f"never seen: {PREMISES.get(invariant, 'a step')}"
 
 
+def _workload(report: "AuditReport") -> Iterator[str]:
+    """Yield what went wrong in the workload."""
+    if report.workload_error is not None:
+        yield f"\nWORKLOAD  no-crash: {report.workload_error}"
+    if report.workload is None or report.workload.clean:
+        return
+    run = report.workload
+    if run.lost or run.blocks_missing or run.blocks_promised:
+        given_up = ", given up: nothing came of its work any more" if run.stalled else ""
+        yield (
+            f"\nWORKLOAD  {run.lost:,} requests lost, {run.blocks_missing:,} blocks missing and "
+            f"{run.blocks_promised:,} still promised at the end{given_up}"
+        )
+    for violation in run.violations[:MOST]:
+        yield f"\nWORKLOAD  step {violation.step}: violates {violation.invariant}: {violation.message}"
+
+
 def _finding(finding: "Finding") -> Iterator[str]:
     yield ""
     yield f"VIOLATED  {finding.invariant} at step {finding.step}, found by {finding.check}: {finding.message}"
@@ -182,47 +206,7 @@ def _finding(finding: "Finding") -> Iterator[str]:
 def _summary(report: "AuditReport") -> str:
     verdicts = [row.verdict for row in report.rows]
     parts = [f"{verdicts.count(v)} {v}" for v in ("holds", "violated", "vacuous", "undecided") if v in verdicts]
+    failed = len(report.suite.failures) if report.suite is not None else 0
+    if failed:
+        parts.append(f"{failed} scenario{'s' if failed > 1 else ''} of the suite failed")
     return f"{len(verdicts)} invariants: {', '.join(parts)} ({report.seconds:.1f} s)".replace(" holds", " hold")
-
-
-# --- As JSON ---------------------------------------------------------------------------------------------------------
-
-
-def as_json(report: "AuditReport") -> dict[str, Any]:
-    """Return a report as values of JSON."""
-    from dataclasses import asdict
-
-    suite, workload = report.suite, report.workload
-    return {
-        "scheduler": report.scheduler,
-        "policy": report.policy,
-        "budget": report.budget,
-        "seed": report.seed,
-        "exit_code": report.exit_code,
-        "seconds": round(report.seconds, 3),
-        "signature": [misfit._asdict() for misfit in report.signature],
-        "invariants": [row._asdict() for row in report.rows],
-        "findings": [
-            {
-                "invariant": finding.invariant,
-                "step": finding.step,
-                "message": finding.message,
-                "check": finding.check,
-                "scenario": finding.yaml,
-                "table": finding.table,
-            }
-            for finding in report.findings
-        ],
-        "search": [asdict(scope) for scope in report.search],
-        "random": None if report.random is None else asdict(report.random),
-        "suite": None
-        if suite is None
-        else {
-            "scenarios": suite.scenarios,
-            "steps": suite.steps,
-            "seconds": suite.seconds,
-            "failures": [{"scenario": scenario.name, **failure._asdict()} for scenario, failure in suite.failures],
-        },
-        "workload": None if workload is None else asdict(workload),
-        "workload_error": report.workload_error,
-    }

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import asdict
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,12 @@ def _report(console: Console, proof: Proof, show: bool | None) -> None:
         if verdict.as_expected and not show:
             continue
         console.print()
-        console.print(f"{verdict.policy}: {verdict.id}: {verdict.verdict}: {verdict.message}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"{verdict.policy}: {verdict.id}: {verdict.verdict}: {verdict.message}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
         if verdict.scenario and (show or (show is None and own)):
             console.print(verdict.scenario, markup=False, highlight=False, soft_wrap=True)
             console.print(verdict.table, markup=False, highlight=False, soft_wrap=True)
@@ -137,4 +143,8 @@ def _write_scenarios(proof: Proof, folder: Path) -> None:
     for verdict in proof.verdicts:
         if verdict.scenario:
             name = f"{verdict.policy}-{verdict.id.replace('/', '-')}.yaml"
-            (folder / name).write_text(verdict.scenario, encoding="utf-8")
+            text, here = verdict.scenario, verdict.loaded_from
+            if here.partition(":")[0].endswith(".py"):
+                # A scenario names its policy's file relative to itself.
+                text = text.replace(f"policy: {here}\n", f"policy: {relpath(here, folder)}\n")
+            (folder / name).write_text(text, encoding="utf-8")

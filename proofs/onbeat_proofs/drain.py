@@ -1,11 +1,13 @@
 """Letting a rank come to rest: whatever was promised to requests must be kept by then."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from onbeat_proofs.driver import Driver
 from onbeat_proofs.letters import live, loading
-from onbeat_proofs.operations import Deliver, Op, RemoteDone, Resume, Schedule
-from onbeat_proofs.runs import AT_REST
+from onbeat_proofs.operations import Check, Deliver, Expectation, Op, RemoteDone, Repeat, Resume, Schedule
+
+AT_REST = Check(Expectation(waiting=(), running=(), parked=()))
+"""Nobody is left. `Runs` drains the rank first, so that whoever is left then is stuck."""
 
 PATIENCE_STEPS = 8
 """Steps in a row that may do nothing: evictions, and the step that the evicted wait out."""
@@ -17,11 +19,12 @@ def drain(driver: Driver, apply: Callable[[Op], object] | None = None) -> None:
     """End a pause, land every load and step until nobody is left, or for as long as a rank may need.
 
     Args:
-        driver: what is drained; somebody left at the end is a violation of `progress`.
+        driver: what is drained.
         apply: applies an operation; by default the driver's own.
     """
     apply = apply or driver.apply
-    apply(Resume())
+    if driver.scheduler.paused:
+        apply(Resume())
     idle, most = 0, most_steps(driver)
     patience = PATIENCE_STEPS + longest_wait(driver)
     while not driver.ended and driver.scheduler.has_unfinished_requests() and idle < patience:
@@ -36,8 +39,6 @@ def drain(driver: Driver, apply: Callable[[Op], object] | None = None) -> None:
         idle = 0 if (step.scheduled or step.loading) and most > 0 else idle + 1
     while driver.in_flight and not driver.ended:
         apply(Deliver(1))
-    if not driver.ended:
-        apply(AT_REST)
 
 
 def longest_wait(driver: Driver) -> int:
@@ -51,3 +52,23 @@ def most_steps(driver: Driver) -> int:
     """Steps that draining may take, generously: the oldest request gets a token on every beat."""
     tokens = sum(track.limit for track in live(driver))
     return (2 * tokens + SLACK_STEPS) * driver.config.prefill_schedule_interval
+
+
+def folded(steps: Sequence[Op]) -> tuple[Op, ...]:
+    """Write runs of equal operations, or pairs of them, as repeats."""
+    short: list[Op] = []
+    position = 0
+    while position < len(steps):
+        for size in (1, 2):
+            unit = tuple(steps[position : position + size])
+            times = 1
+            while tuple(steps[position + times * size : position + (times + 1) * size]) == unit:
+                times += 1
+            if times > 2:
+                short.append(Repeat(times, unit))
+                position += times * size
+                break
+        else:
+            short.append(steps[position])
+            position += 1
+    return tuple(short)

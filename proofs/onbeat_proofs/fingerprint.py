@@ -9,16 +9,19 @@ is told apart by every attribute it has, names included; that costs time, and no
 import marshal
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from hashlib import blake2b
 from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Any
+from uuid import uuid4
 
 from onbeat_proofs.driver import Driver
 from onbeat_proofs.fake_model import Track
 from onbeat_proofs.letters import last_ended
 from onbeat_reference import BlockPool, CountingPool, Request, Scheduler
+from onbeat_reference.lifecycle import InFlight
 from onbeat_spec.config import Config
 from onbeat_spec.records import Step
 
@@ -58,9 +61,25 @@ def fingerprint_for(driver: Driver, late: bool = False) -> Fingerprint:
         and vars(scheduler.pool).keys() == _POOLS.get(type(scheduler.pool))
         and not NUMBERS & set(_named(type(scheduler)))
     )
-    if names_only:
-        return lambda driver: _digest(marshal.dumps(_shape(driver, late), 2))
-    return lambda driver: _digest(pickle.dumps(_everything(driver), pickle.HIGHEST_PROTOCOL))
+    if not names_only:
+        return _told_apart
+    size = len(vars(scheduler)), len(vars(scheduler.pool))
+
+    def fingerprint(driver: Driver) -> bytes:
+        scheduler = driver.scheduler
+        if (len(vars(scheduler)), len(vars(scheduler.pool))) == size:
+            with suppress(ValueError):  # a value that is no number, text, or list of them
+                return _digest(marshal.dumps(_shape(driver, late), 2))
+        return _told_apart(driver)
+
+    return fingerprint
+
+
+def _told_apart(driver: Driver) -> bytes:
+    try:
+        return _digest(pickle.dumps(_everything(driver), pickle.HIGHEST_PROTOCOL))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return uuid4().bytes  # nothing is known to be equal to it
 
 
 def _digest(data: bytes) -> bytes:
@@ -94,6 +113,8 @@ def _everything(driver: Driver) -> object:
     # A set has no order of its own.
     flights = [
         (flight.step, flight.sampling, flight.prefilled, sorted(r.arrival for r in flight.preempted))
+        if type(flight) is InFlight
+        else flight
         for flight in own.pop("in_flight")
     ]
     watched = [item for item in vars(monitor).items() if item[0] not in ("config", "violations")]

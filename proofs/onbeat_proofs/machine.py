@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from onbeat_proofs.clients import Factory
-from onbeat_proofs.drain import drain
+from onbeat_proofs.drain import AT_REST
 from onbeat_proofs.letters import (
     abort,
     abort_late,
@@ -140,15 +140,12 @@ def random_histories(
             raise _Enough
         driver = Runs(config, factory, policy=policy, tally=tally)
         ops: list[Op] = []
-
-        def apply(op: Op) -> None:
+        for op in _walk(driver, choices, by_clock):
             ops.append(op)
             driver.apply(op)
-
-        for op in _walk(driver, choices, by_clock):
-            apply(op)
         if not driver.ended and not driver.violations:
-            drain(driver, apply)
+            ops.append(AT_REST)
+            driver.apply(AT_REST)
         machine.histories += 1
         machine.operations += len(ops)
         shown: set[str] = set()

@@ -5,7 +5,8 @@ place of the original's in the function object that everybody has imported; noth
 operator that gives trees of single functions, in this process: cosmic-ray gives texts of whole modules (and brings
 sqlalchemy, aiohttp and a git client), mutmut runs pytest, and neither drops a conjunct, a guard or a statement.
 
-The operators are in `_variants`. Left alone are docstrings, annotations, error texts, assertions and `__repr__`.
+The operators are in `_variants`. Left alone are docstrings, annotations, error texts, assertions, `__repr__`, what
+constructors set up (its numbers apart), and tests of the protocol that only raise, but for those of `add_request`.
 """
 
 import ast
@@ -129,6 +130,8 @@ def _of_module(module: str) -> Iterator[Mutant]:
         for slot in list(_slots(function)):
             before, line = _head(slot.statement), getattr(slot.node, "lineno", function.lineno)
             for operator, variant in list(_variants(slot, function)):
+                if function.name == "__init__" and operator not in ("constant", "flag"):
+                    continue  # an attribute that is missing stops the first call
                 slot.put(ast.fix_missing_locations(ast.copy_location(variant, slot.node)))
                 text = ast.unparse(function)
                 if text not in seen:
@@ -137,7 +140,8 @@ def _of_module(module: str) -> Iterator[Mutant]:
                     after = "" if slot.node is slot.statement else _head(slot.statement)
                     if slot.node is slot.statement and not isinstance(variant, ast.Pass):
                         after = _head(variant)
-                    where = f"{slot.heads[-1]} " if isinstance(slot.statement, ast.Break | ast.Continue | ast.Return) else ""
+                    inside = isinstance(slot.statement, ast.Break | ast.Continue | ast.Return) and len(slot.heads) > 1
+                    where = f"{slot.heads[-1]} " if inside else ""
                     if slot.statement is None:
                         before, after = f"{slot.name} {ast.unparse(slot.node)}", ast.unparse(variant)
                     if code.co_freevars == original.__code__.co_freevars:
@@ -210,7 +214,7 @@ def _slots(function: _Function) -> Iterator[_Slot]:
 
 def _below(slot: _Slot) -> Iterator[_Slot]:
     node = slot.node
-    if isinstance(node, ast.Assert | ast.JoinedStr | ast.Raise):
+    if isinstance(node, ast.Assert | ast.JoinedStr | ast.Raise) or (_refuses(node) and slot.heads[0] != "add_request"):
         return
     yield slot
     for name, value in ast.iter_fields(node):
@@ -224,6 +228,11 @@ def _below(slot: _Slot) -> Iterator[_Slot]:
                 yield from _below(_Slot(node, name, where, child, child, (*slot.heads, _head(node))))
             else:
                 yield from _below(_Slot(node, name, where, child, slot.statement, slot.heads))
+
+
+def _refuses(node: ast.AST) -> bool:
+    """Whether a statement only tells callers that they broke the protocol."""
+    return isinstance(node, ast.If) and any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
 
 
 def _head(node: ast.AST | None) -> str:
@@ -260,11 +269,10 @@ def _variants(slot: _Slot, function: _Function) -> Iterator[tuple[str, ast.AST]]
             yield "negate", _negation(node)
         case ast.Constant(value=bool(value)):
             yield "flag", ast.Constant(value=not value)
-        case ast.Constant(value=int(value)):
+        case ast.Constant(value=int(value)) if not isinstance(slot.parent, ast.AugAssign | ast.UnaryOp):
             yield "constant", ast.Constant(value=value + 1)
-            yield "constant", ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1)) if value == 0 else ast.Constant(
-                value=value - 1
-            )
+            if value > 0:
+                yield "constant", ast.Constant(value=value - 1)
         case ast.BinOp(op=op) if type(op) in _OTHER_SIGN:
             yield "sign", ast.BinOp(left=node.left, op=_OTHER_SIGN[type(op)](), right=node.right)
         case ast.AugAssign(op=op):

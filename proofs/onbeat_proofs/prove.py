@@ -3,9 +3,11 @@
 A policy is named, not passed: each process loads it for itself. `unknown` is a failure, whatever was expected.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -21,7 +23,7 @@ from onbeat_proofs.sweep import DEEP, PREMISES, QUICK, Refutation, Sweep, sweep
 from onbeat_proofs.symbolic import where
 from onbeat_proofs.table import step_text
 from onbeat_proofs.theorem import Theorem, Verdict, decide
-from onbeat_spec.errors import NotSymbolic, Undecided
+from onbeat_spec.errors import NotSymbolic, PolicyError, Undecided
 from onbeat_spec.policy import Policy
 
 T = TypeVar("T")
@@ -85,7 +87,9 @@ def prove(policies: Sequence[str], *, deep: bool = False, workers: int = 2, prog
         for name in policies:
             found = {shape: swept[name, shape] for shape in shapes}
             rows = _rows(policy_of(name, Path()).name, found)
-            proof.verdicts += [*decided[name], *rows]
+            for verdict in (*decided[name], *rows):
+                verdict.loaded_from = name
+                proof.verdicts.append(verdict)
             _add_scenarios(pool, name, found, [row for row in rows if row.verdict == "refuted"])
     proof.seconds = perf_counter() - started
     return proof
@@ -103,18 +107,28 @@ def _load(name: str) -> Policy:
     return policy_of(name, Path())()
 
 
-def _located(function: Callable[[], T]) -> T:
-    """Run a function; a `NotSymbolic` error names the line of the code under test."""
+def _located(function: Callable[[Policy], T], name: str) -> T:
+    """Run a function under a policy; an error that the policy's own code raises names its line.
+
+    Raises:
+        NotSymbolic: as the function.
+        PolicyError: the policy raised anything else.
+    """
     try:
-        return function()
+        return function(_load(name))
     except NotSymbolic as error:
         file, line, source = where(error)
         raise NotSymbolic(f"{error} at {file}:{line}: {source}") from None
+    except Exception as error:
+        file, line, source = where(error)
+        if file != inspect.getfile(policy_of(name, Path())):
+            raise
+        raise PolicyError(f"policy {name} raised {type(error).__name__}: {error} at {file}:{line}: {source}") from None
 
 
 def _sweep(name: str, shape: Shape) -> Sweep | str:
     try:
-        return _located(lambda: sweep(shape, _load(name)))
+        return _located(lambda policy: sweep(shape, policy), name)
     except Undecided as error:
         return f"{shape}: {error}"
 
@@ -122,7 +136,7 @@ def _sweep(name: str, shape: Shape) -> Sweep | str:
 def _theorems(name: str) -> list[Verdict]:
     verdicts = []
     for theorem in THEOREMS:
-        verdict = _located(lambda theorem=theorem: decide(theorem, _load(name)))  # type: ignore[misc]  # default argument
+        verdict = _located(partial(decide, theorem), name)
         if verdict.verdict == "refuted" and theorem.shape is not None:
             _write(verdict, theorem, name)
         verdicts.append(verdict)
@@ -131,16 +145,16 @@ def _theorems(name: str) -> list[Verdict]:
 
 def _write(verdict: Verdict, theorem: Theorem, name: str) -> None:
     assert theorem.shape is not None
-    verdict.scenario, verdict.table = _scenario(theorem.invariant, verdict.model, theorem.shape, name)
+    verdict.scenario, verdict.table = _scenario(theorem.id, verdict.model, theorem.shape, name)
 
 
-def _scenario(invariant: str, model: dict[str, Any], shape: Shape, name: str) -> tuple[str, str]:
+def _scenario(theorem: str, model: dict[str, Any], shape: Shape, name: str) -> tuple[str, str]:
     """Return a refutation as a scenario file and as a step table; empty texts if no scenario leads there."""
-    scenario = to_scenario(invariant, model, shape, name)
+    scenario = to_scenario(theorem, model, shape, name)
     if scenario is None:
         return "", ""
     outcome = replay_runs(scenario, policy=_load(name))
-    seen = next(v for v in outcome.violations if v.invariant == invariant)
+    seen = next(v for v in outcome.violations if v.invariant in scenario.violates)
     return dump(scenario, header=f"step {seen.step}: {seen.message}"), step_text(outcome.history)
 
 
@@ -177,16 +191,17 @@ def smallest_refutation(invariant: str, sweeps: Sequence[Sweep]) -> Refutation |
 
 def _add_scenarios(pool: ProcessPoolExecutor, name: str, found: dict[Shape, Sweep | str], rows: list[Verdict]) -> None:
     """Write each refutation as a scenario, from the first shape whose state can be led to."""
-    futures = {pool.submit(_first_scenario, name, row.id.split("/")[0], found): row for row in rows}
+    futures = {pool.submit(_first_scenario, name, row.id, found): row for row in rows}
     for future in as_completed(futures):
         row = futures[future]
         row.scenario, row.table = future.result()
 
 
-def _first_scenario(name: str, invariant: str, found: dict[Shape, Sweep | str]) -> tuple[str, str]:
+def _first_scenario(name: str, id: str, found: dict[Shape, Sweep | str]) -> tuple[str, str]:
+    invariant = id.split("/", maxsplit=1)[0]
     for shape, part in found.items():
         if isinstance(part, Sweep) and invariant in part.refuted:
-            texts = _scenario(invariant, part.refuted[invariant].model, shape, name)
+            texts = _scenario(id, part.refuted[invariant].model, shape, name)
             if texts[0]:
                 return texts
     return "", ""

@@ -43,17 +43,18 @@ class _Plan:
         self.promised += max(0, known - blocks)
 
 
-def to_scenario(invariant: str, model: Mapping[str, Any], shape: Shape, policy: str) -> Scenario | None:
+def to_scenario(theorem: str, model: Mapping[str, Any], shape: Shape, policy: str) -> Scenario | None:
     """Return a small scenario in which the scheduler reaches the model's state and violates the invariant.
 
     Args:
-        invariant: what is violated.
+        theorem: id of what is refuted; up to a slash, of the invariant that is violated.
         model: numbers of the state.
         shape: what kind of state.
         policy: name, `module:Class` or `file.py:Class`, as the scenario will say it.
 
     None if the model's state cannot be reached by these means; then the model itself is what there is to show.
     """
+    invariant = theorem.split("/", maxsplit=1)[0]
     text = policy_of(policy, Path())()
     scheduler = build(Fixed({**model, "held_steps": 0}), shape, text)
     if shape.scheduling == "priority":
@@ -71,7 +72,7 @@ def to_scenario(invariant: str, model: Mapping[str, Any], shape: Shape, policy: 
         steps = (*_steps(scheduler, plan), Schedule(throttle=throttle, budget=tight if tight < budget else None))
         config = replace(scheduler.config, policy=policy, max_hold_steps=DEFAULT_HOLD, max_num_batched_tokens=budget)
         scenario = Scenario(
-            f"{invariant} under {text.name}", invariants=(invariant,), violates=(invariant,), config=config, steps=steps
+            f"{theorem} under {text.name}", invariants=(invariant,), violates=(invariant,), config=config, steps=steps
         )
         if violates(scenario, invariant, text):
             return shrink(scenario, lambda candidate: violates(candidate, invariant, text))

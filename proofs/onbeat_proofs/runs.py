@@ -11,9 +11,11 @@ from typing import Any, Self
 from onbeat_proofs import expectations
 from onbeat_proofs.branching import branch
 from onbeat_proofs.clients import Factory
+from onbeat_proofs.drain import AT_REST, drain
 from onbeat_proofs.driver import Driver
 from onbeat_proofs.fake_model import Due
-from onbeat_proofs.operations import Add, Check, Expectation, Op, Scenario, Schedule, flatten
+from onbeat_proofs.letters import live
+from onbeat_proofs.operations import Add, Check, Op, Scenario, Schedule, flatten
 from onbeat_proofs.policies import policy_of
 from onbeat_proofs.premises import Tally
 from onbeat_proofs.replay import Failure, Outcome
@@ -24,10 +26,7 @@ from onbeat_spec.config import Config
 from onbeat_spec.invariants import RUNS_PREDICATES
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.policy import Policy
-from onbeat_spec.records import Facts, Place
-
-AT_REST = Check(Expectation(waiting=(), running=(), parked=()))
-"""Ends a scenario that has been drained: whoever is left then is stuck, which breaks `progress`."""
+from onbeat_spec.records import Facts
 
 
 class Runs(Driver):
@@ -76,8 +75,10 @@ class Runs(Driver):
             )
 
     def _require_rest(self) -> None:
-        left = [id for id, tracks in self.tracks.items() if tracks and tracks[-1].request.place is not Place.FINISHED]
-        if left:
+        """Let everybody finish; whoever cannot is stuck."""
+        drain(self)
+        left = [track.request.id for track in live(self)]
+        if left and not self.ended:
             self._report("progress", f"{', '.join(left)} never ended, though nothing kept the rank from working")
 
     def compare(self, by_clock: bool, budget: int | None = None) -> None:

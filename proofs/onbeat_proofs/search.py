@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from onbeat_proofs.clients import Factory
-from onbeat_proofs.drain import drain
+from onbeat_proofs.drain import AT_REST
 from onbeat_proofs.fingerprint import fingerprint_for
 from onbeat_proofs.operations import Op, Scenario, Schedule
 from onbeat_proofs.premises import Tally
@@ -24,8 +24,6 @@ from onbeat_spec.records import Violation
 Path = tuple[Op, "Path"] | tuple[()]
 """Operations, the latest first."""
 Report = Callable[[Violation, Scenario], object]
-DRAINS = 200
-"""States of the last level, evenly spread, that are brought to rest; a tenth as many of every other level."""
 
 
 @dataclass(slots=True)
@@ -46,7 +44,9 @@ class Explored:
     drained: int = 0
     seconds: float = 0.0
     complete: bool = True
-    """Nothing was left out: no limit was met before the depth asked for."""
+    """No limit was met before the depth asked for."""
+    closed: bool = False
+    """The last operation led to no new state, so all sequences of any length are covered."""
 
 
 class Exploration:
@@ -59,6 +59,7 @@ class Exploration:
         report: called with every new violation and the scenario that shows it, once for each invariant and operation.
         tally: counts the premises met.
         most: operations; the level that would take more is left incomplete, and does not count.
+        drains: states of the last level, evenly spread, that are brought to rest; a tenth as many of the others.
         enough: asked in every state; True ends the search as `most` does.
     """
 
@@ -71,11 +72,13 @@ class Exploration:
         *,
         tally: Tally | None = None,
         most: int = 1_000_000,
+        drains: int = 200,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
         self.scope = scope
         self.report = report
         self.most = most
+        self.drains = drains
         self.enough = enough
         self.explored = Explored(scope.name)
         self.tally = tally if tally is not None else Tally()
@@ -89,18 +92,21 @@ class Exploration:
 
     def level(self, last: bool = False) -> None:
         """Explore sequences longer by one operation; states of the `last` level are checked but not kept."""
-        if not self.explored.complete:
+        if not self._frontier:
+            # Also after a search that was cut short: then nothing is left to go on from, and `complete` says so.
+            self.explored.closed = self.explored.complete and self.explored.depth > 0
             return
         began, steps = perf_counter(), self.tally.steps + 3 * self.tally.pairs
         frontier, self._frontier = self._frontier, []
         for number, (index, driver, path) in enumerate(frontier):
             if self.explored.operations >= self.most or self.enough():
                 self.explored.complete = False
+                self._frontier.clear()
                 break
             self._expand(index, driver, path, last)
-            frontier[number] = (index, driver, path) if last else _DONE
+            frontier[number] = (index, driver, path) if last else _DONE  # let go of it
         else:
-            self._drain(frontier if last else self._frontier, DRAINS if last else DRAINS // 10)
+            self._drain(frontier if last else self._frontier, self.drains if last else self.drains // 10)
             self._count()
             self.explored.depth += 1
         self.explored.steps += self.tally.steps + 3 * self.tally.pairs - steps
@@ -151,20 +157,14 @@ class Exploration:
 
     def _drain(self, states: list[tuple[int, Runs, Path]], most: int) -> None:
         """Bring some states to rest; who cannot finish is stuck."""
-        for _, state, path in states[:: max(1, len(states) // most)]:
+        for _, state, path in states[:: max(1, -(-len(states) // most))] if most else ():
             if state.ended or self.enough():
                 continue
             driver = state.fork()
-            ops = [path]
-
-            def apply(op: Op, driver: Runs = driver, ops: list[Path] = ops) -> None:
-                driver.apply(op)
-                ops[0] = (op, ops[0])
-
             known = len(driver.violations)
-            drain(driver, apply)
+            driver.apply(AT_REST)
             self.explored.drained += 1
-            self._show(driver, known, ops[0])
+            self._show(driver, known, (AT_REST, path))
 
 
 _DONE: Any = None

@@ -81,6 +81,8 @@ class Verdict:
     """What is wrong, or why it is unknown."""
     model: dict[str, Any] = field(default_factory=dict)
     """Numbers of the refutation; of the witness, if it is proved."""
+    loaded_from: str = ""
+    """The policy as the caller named it."""
     scenario: str = ""
     """A refutation as a scenario file, where there is one."""
     table: str = ""

@@ -1,0 +1,119 @@
+"""What an audit finds, as values."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from onbeat_proofs.drive import Report
+from onbeat_proofs.machine import Machine
+from onbeat_proofs.operations import Scenario
+from onbeat_proofs.scenario import dump
+from onbeat_proofs.search import Explored
+from onbeat_proofs.signature import Misfit
+from onbeat_proofs.suite import Suite
+
+Verdict = Literal["holds", "violated", "vacuous", "undecided"]
+Budget = Literal["quick", "standard", "deep"]
+
+
+class Row(NamedTuple):
+    """What is known about one invariant."""
+
+    invariant: str
+    verdict: Verdict
+    counts: dict[str, int]
+    """For each check, how often it met the premise of the invariant."""
+    violations: int
+    """Runs that violated it; one is shown."""
+    statement: str
+
+
+@dataclass(slots=True)
+class Finding:
+    """A run that violates an invariant, made small."""
+
+    invariant: str
+    message: str
+    step: int
+    check: str
+    scenario: Scenario
+    table: str
+    """What every request got in every step of the scenario."""
+
+    @property
+    def yaml(self) -> str:
+        """The scenario as a file."""
+        return dump(self.scenario, header=f"step {self.step}: violates {self.invariant}: {self.message}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding as values of JSON; the scenario as the text of its file."""
+        plain = {name: getattr(self, name) for name in ("invariant", "step", "message", "check", "table")}
+        return {**plain, "scenario": self.yaml}
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What an audit found. Times are wall seconds."""
+
+    scheduler: str
+    policy: str
+    budget: Budget
+    seed: int
+    signature: list[Misfit] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    search: list[Explored] = field(default_factory=list)
+    random: Machine | None = None
+    suite: Suite | None = None
+    workload: Report | None = None
+    workload_error: str | None = None
+    """Where the class raised while it was driven through the workload."""
+    ended_early: bool = False
+    """At the first violation, or before any check: what was not found was not looked for."""
+    seconds: float = 0.0
+
+    @property
+    def violated(self) -> bool:
+        """Something does not hold: an invariant, a signature, an expectation of the suite, or the workload."""
+        driven = self.workload is not None and not self.workload.clean
+        failed = self.suite is not None and bool(self.suite.failures)
+        return bool(self.signature or self.findings or failed or driven or self.workload_error)
+
+    @property
+    def exit_code(self) -> int:
+        """0 holds; 1 violated; 2 some invariant was not put to the test, or not decided."""
+        if self.violated:
+            return 1
+        return 0 if all(row.verdict == "holds" for row in self.rows) else 2
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as values of JSON."""
+        suite = None
+        if self.suite is not None:
+            failures = [{"scenario": scenario.name, **failure._asdict()} for scenario, failure in self.suite.failures]
+            suite = {
+                "scenarios": self.suite.scenarios,
+                "steps": self.suite.steps,
+                "seconds": self.suite.seconds,
+                "failures": failures,
+            }
+        return {
+            "scheduler": self.scheduler,
+            "policy": self.policy,
+            "budget": self.budget,
+            "seed": self.seed,
+            "exit_code": self.exit_code,
+            "seconds": self.seconds,
+            "signature": [misfit._asdict() for misfit in self.signature],
+            "invariants": [row._asdict() for row in self.rows],
+            "findings": [finding.as_json() for finding in self.findings],
+            "search": [asdict(explored) for explored in self.search],
+            "random": None if self.random is None else asdict(self.random),
+            "suite": suite,
+            "workload": None if self.workload is None else _driven(self.workload),
+            "workload_error": self.workload_error,
+        }
+
+
+def _driven(workload: Report) -> dict[str, Any]:
+    violations = [violation._asdict() for violation in workload.violations]
+    return {**asdict(workload), "violations": violations}

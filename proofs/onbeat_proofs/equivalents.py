@@ -1,0 +1,3 @@
+"""Mutants that change nothing."""
+
+EQUIVALENT: dict[str, str] = {}

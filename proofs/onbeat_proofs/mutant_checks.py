@@ -1,0 +1,162 @@
+"""The checks that mutants meet: the same ones as `prove` and `audit` use, each ended at the first thing it notices."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from onbeat_proofs.ledger import THEOREMS
+from onbeat_proofs.machine import random_histories
+from onbeat_proofs.operations import Scenario
+from onbeat_proofs.pool_checks import POOL_CHECKS
+from onbeat_proofs.replay import replay
+from onbeat_proofs.runs import replay_runs
+from onbeat_proofs.scopes import SCOPES, Scope
+from onbeat_proofs.search import Exploration
+from onbeat_proofs.states import Shape
+from onbeat_proofs.suite import scenarios_for
+from onbeat_proofs.sweep import CHECKS, QUICK, run_trio
+from onbeat_proofs.symbolic import Context, explore
+from onbeat_proofs.theorem import Theorem, rerun
+from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.policy import POLICIES, Policy
+from onbeat_spec.records import Violation
+
+HISTORIES = 60
+"""Random histories of each seed."""
+SEEDS = (0, 1, 2)
+COMPARED_STEPS = 12
+"""Steps of a scenario before which two runs are compared."""
+
+
+class Check(NamedTuple):
+    """One check. `run` returns what it noticed, None if nothing; what it raises, it noticed too."""
+
+    name: str
+    run: Callable[[], str | None]
+    policy: str = "onbeat"
+    """The policy that it runs."""
+    symbolic: bool = False
+    """More paths take it longer, so that its time says nothing."""
+
+
+class _Noticed(BaseException):
+    """A violation; no `except Exception` on the way stops it."""
+
+
+def _notice(violation: Violation, scenario: Scenario) -> None:
+    raise _Noticed(f"{violation.invariant}: {violation.message}")
+
+
+def _until_noticed(run: Callable[[], object]) -> str | None:
+    try:
+        run()
+    except _Noticed as noticed:
+        return str(noticed)
+    return None
+
+
+# --- Theorems --------------------------------------------------------------------------------------------------------
+
+
+def theorems() -> Iterator[Check]:
+    """Yield every theorem of the ledger under every built-in policy."""
+    for policy in POLICIES:
+        for theorem in THEOREMS:
+            yield Check(
+                f"theorem {theorem.id}" + (f" under {policy}" if policy != "onbeat" else ""),
+                lambda theorem=theorem, policy=policy: _theorem(theorem, POLICIES[policy]()),  # type: ignore[misc]
+                policy,
+                symbolic=True,
+            )
+
+
+def _theorem(theorem: Theorem, policy: Policy) -> str | None:
+    """Decide a theorem as `decide` does, without looking for small numbers."""
+    expected, met = theorem.expected(policy.name), False
+    for path in explore(lambda numbers: theorem.run(numbers, policy)):
+        if path.result.verdict is not None:
+            message = rerun(theorem, policy, path.model())
+            return None if expected == "refuted" else message
+        met = met or path.result.met
+    if expected == "refuted":
+        return "not refuted any more"
+    return None if met else "no path meets the premises"
+
+
+# --- Scenarios -------------------------------------------------------------------------------------------------------
+
+
+def scenarios() -> Iterator[Check]:
+    """Yield the conformance suite."""
+    for policy in POLICIES:
+        for scenario in scenarios_for(policy):
+            yield Check(f"scenario {scenario.name}", lambda scenario=scenario: _scenario(scenario), policy)  # type: ignore[misc]
+
+
+def _scenario(scenario: Scenario) -> str | None:
+    plain = replay(scenario)
+    if not plain.holds:
+        return plain.complaints()[0]
+    compared = replay_runs(scenario, most=COMPARED_STEPS)
+    return compared.complaints()[0] if compared.unexpected else None
+
+
+# --- All sequences, random histories ---------------------------------------------------------------------------------
+
+
+def searches() -> Iterator[Check]:
+    """Yield the small worlds, explored as deep as a quick audit goes."""
+    for scope in SCOPES:
+        yield Check(f"search {scope.name}", lambda scope=scope: _search(scope))  # type: ignore[misc]
+
+
+def _search(scope: Scope) -> str | None:
+    def explore_levels() -> None:
+        exploration = Exploration(scope, Scheduler, Policy(), _notice, most=20_000)
+        for level in range(scope.depths[0]):
+            exploration.level(last=level == scope.depths[0] - 1)
+
+    return _until_noticed(explore_levels)
+
+
+def histories() -> Iterator[Check]:
+    """Yield random histories of fixed seeds."""
+    for seed in SEEDS:
+        yield Check(f"random histories, seed {seed}", lambda seed=seed: _histories(seed))  # type: ignore[misc]
+
+
+def _histories(seed: int) -> str | None:
+    return _until_noticed(
+        lambda: random_histories(Scheduler, Policy(), _notice, histories=HISTORIES, random_seed=seed)
+    )
+
+
+# --- The step on symbolic states -------------------------------------------------------------------------------------
+
+
+def sweeps() -> Iterator[Check]:
+    """Yield the shapes of a quick sweep, small ones first."""
+    for shape in sorted(QUICK, key=lambda shape: shape.running + len(shape.waiting)):
+        yield Check(f"sweep {shape}", lambda shape=shape: _sweep(shape), symbolic=True)  # type: ignore[misc]
+
+
+def _sweep(shape: Shape) -> str | None:
+    policy = Policy()
+
+    def one_path(context: Context) -> str | None:
+        trio = run_trio(context, shape, policy)
+        for invariant, _, check in CHECKS:
+            found = context.first(lambda check=check: check(trio))  # type: ignore[misc]
+            if found is not None:
+                return f"{invariant}: {found.result}"
+        return None
+
+    return next((path.result for path in explore(one_path) if path.result is not None), None)
+
+
+def pool() -> Iterator[Check]:
+    """Yield the block pool's own checks."""
+    for check in POOL_CHECKS:
+        yield Check(f"pool: {check.__name__.replace('_', ' ')}", check)
+
+
+STAGES: tuple[Callable[[], Iterator[Check]], ...] = (theorems, scenarios, pool, searches, histories, sweeps)
