@@ -10,9 +10,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test lint bench clean
 
 demo: $(STAMP)
-	$(BIN)/onbeat prove
-	$(BIN)/onbeat replay tests/scenarios
-	$(BIN)/onbeat audit onbeat_reference:Scheduler --budget quick --workload '$(or $(TRACE),builtin)'
+	$(BIN)/onbeat demo --workload '$(or $(TRACE),builtin)'
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q

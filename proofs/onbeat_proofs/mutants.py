@@ -11,14 +11,13 @@ import os
 import pickle
 import resource
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from select import select
-from time import perf_counter, process_time
+from time import process_time
 from types import FrameType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from onbeat_proofs.mutant_checks import STAGES, Check
 from onbeat_proofs.mutation import Mutant, Ran, mutants, trace

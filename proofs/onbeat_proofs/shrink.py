@@ -128,8 +128,8 @@ class _Shrinking:
         return self.steps((*steps[:position], op, *steps[position + 1 :]))
 
     def number(self, position: int, name: str, value: int) -> bool:
-        op: Any = self.best.steps[position]
-        return self.put(position, replace(op, **{name: value}))
+        op: Any = replace(self.best.steps[position], **{name: value})  # type: ignore[arg-type]
+        return self.put(position, _fitted(op) if isinstance(op, Add) else op)
 
     def lower(self, attempt: Callable[[int], bool], value: int, least: int) -> bool:
         """Find a small number that still fails, halving the distance to the least; return whether one was found."""
@@ -173,6 +173,12 @@ class _Shrinking:
         names = dict(zip(ids, _NAMES, strict=False))
         if len(ids) <= len(_NAMES) and list(names) != list(names.values()):
             self.steps(_renamed(op, names) for op in self.best.steps)
+
+
+def _fitted(op: Add) -> Add:
+    """Return a request whose prefix and remote tokens are part of its prompt."""
+    prefix = op.prefix and (op.prefix[0], min(op.prefix[1], op.prompt))
+    return replace(op, prefix=prefix, remote_tokens=min(op.remote_tokens, op.prompt))
 
 
 def _bare(steps: tuple[Op, ...]) -> Iterator[Op]:

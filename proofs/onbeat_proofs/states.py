@@ -49,7 +49,8 @@ class Fixed:
         return self.values.get(name, False)
 
     def pick(self, name: str, options: Sequence[T]) -> T:
-        return self.values.get(name, options[0])
+        picked: T = self.values.get(name, options[0])
+        return picked
 
     def assume(self, condition: Any) -> None:
         if not condition:

@@ -6,11 +6,13 @@ On every path each predicate of the catalogue is evaluated; its own questions do
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from onbeat_proofs.solver import Counters
 from onbeat_proofs.states import Fixed, Numbers, Shape, build, take_step
-from onbeat_proofs.symbolic import Context, Counters, explore, smallest
-from onbeat_spec.catalogue import Verdict
+from onbeat_proofs.symbolic import Context, explore, smallest
+from onbeat_spec.catalogue import RunsPredicate, StatePredicate, StepPredicate, Verdict
 from onbeat_spec.errors import NotReproduced
 from onbeat_spec.invariants import RUNS_PREDICATES, STATE_PREDICATES, STEP_PREDICATES
 from onbeat_spec.policy import Policy
@@ -53,25 +55,36 @@ DEEP = (
 def without_hold(policy: Policy) -> Policy:
     """Return the same policy without the feature: it may never hold."""
     kind = type(policy)
-    return type(f"{kind.__name__}WithoutHold", (kind,), {"may_hold": lambda self, *_: False, "name": kind.name})()
+    off: type[Policy] = type(
+        f"{kind.__name__}WithoutHold", (kind,), {"may_hold": lambda self, *_: False, "name": kind.name}
+    )
+    return off()
+
+
+def _runs(predicate: RunsPredicate, one: int, other: int) -> Callable[[Trio], Verdict]:
+    return lambda trio: predicate(trio[one], trio[other])
+
+
+def _step(predicate: StepPredicate, which: int) -> Callable[[Trio], Verdict]:
+    return lambda trio: predicate(trio[which])
+
+
+def _state(predicate: StatePredicate, which: int) -> Callable[[Trio], Verdict]:
+    return lambda trio: predicate(trio[which].config, trio[which].after)
 
 
 def checks() -> Iterator[Check]:
     """Yield every predicate of the catalogue that speaks about states, steps, or two runs."""
     for entry, runs in RUNS_PREDICATES:
         if entry.id == "off-means-off":
-            yield entry.id, "off", lambda trio, runs=runs: runs(trio[1], trio[2])
+            yield entry.id, "off", _runs(runs, 1, 2)
         elif entry.id != "beat-equals-baseline":  # a beat is an unthrottled step: see the theorem on phase 0
-            yield entry.id, "runs", lambda trio, runs=runs: runs(trio[0], trio[1])
+            yield entry.id, "runs", _runs(runs, 0, 1)
     for which in (0, 1):
         for entry, step in STEP_PREDICATES:
-            yield entry.id, f"step {which}", lambda trio, step=step, which=which: step(trio[which])
+            yield entry.id, f"step {which}", _step(step, which)
         for entry, state in STATE_PREDICATES:
-            yield (
-                entry.id,
-                f"state {which}",
-                lambda trio, state=state, which=which: state(trio[which].config, trio[which].after),
-            )
+            yield entry.id, f"state {which}", _state(state, which)
 
 
 CHECKS = tuple(checks())
@@ -132,6 +145,10 @@ class Sweep:
     witnessed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+def _met(premise: Callable[[Facts, Facts], bool], trio: Trio) -> bool | None:
+    return premise(trio[0], trio[1]) or None
+
+
 def run_trio(numbers: Numbers, shape: Shape, policy: Policy) -> Trio:
     """Run the three steps from one state."""
     return (
@@ -157,14 +174,14 @@ def sweep(shape: Shape, policy: Policy) -> Sweep:
             key = f"{invariant}: {which}"
             if key in result.refuted:
                 continue
-            found = context.first(lambda check=check: check(trio))  # type: ignore[misc]  # mypy cannot type the default
+            found = context.first(partial(check, trio))
             if found is not None:
                 result.refuted[key] = Refutation(str(found.result), smallest(found))
         for invariant, premise in PREMISES.items():
             if invariant not in result.witnessed:
-                found = context.first(lambda premise=premise: premise(trio[0], trio[1]) or None)  # type: ignore[misc]
-                if found is not None:
-                    result.witnessed[invariant] = found.model()
+                met = context.first(partial(_met, premise, trio))
+                if met is not None:
+                    result.witnessed[invariant] = met.model()
 
     for _ in explore(one_path, counters=result.counters):
         pass

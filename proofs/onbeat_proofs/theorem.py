@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from onbeat_proofs.solver import Counters
 from onbeat_proofs.states import Fixed, Numbers, Shape
-from onbeat_proofs.symbolic import Counters, explore, smallest
+from onbeat_proofs.symbolic import explore, smallest
 from onbeat_spec.errors import NotReproduced, Undecided
 from onbeat_spec.policy import Policy
 

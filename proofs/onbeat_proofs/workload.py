@@ -232,6 +232,15 @@ _Z99 = 2.326
 """The standard normal distribution's 99th percentile."""
 
 
+def arrivals(name: str | Path, seed: int = 0) -> list[Arrival]:
+    """Return the built-in workload of this seed, if the name is `builtin`, else what the file of this name holds.
+
+    Raises:
+        WorkloadError: as `read`.
+    """
+    return builtin(seed) if name == "builtin" else read(name)
+
+
 def builtin(seed: int = 0, requests: int = 2000) -> list[Arrival]:
     """Generate a workload of the shape of a public chat trace.
 
