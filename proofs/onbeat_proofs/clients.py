@@ -68,6 +68,8 @@ class Clients:
         request = request_for(op, self._added)
         tracks = self.tracks.setdefault(op.id, [])
         twin = bool(tracks) and tracks[-1].request.place is not Place.FINISHED
+        # An id also stays taken until the load that its last bearer left behind has ended.
+        twin = twin or any(orphan.id == op.id for orphan in self.scheduler.orphans)
         fits = op.prompt < min(self.config.max_model_len, self.config.capacity + 1)
         try:
             self.scheduler.add_request(request)

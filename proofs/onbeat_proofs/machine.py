@@ -1,19 +1,15 @@
 """Long random histories over random configurations, all features at once.
 
-Hypothesis draws them: a configuration and a list of numbers, each of which becomes an operation in the state that it
-meets. A history ends with the rank being drained: everybody finishes, every block is back, every token was delivered
-once. What fails is written down as a scenario; making it small is `shrink`'s job.
+A history is a configuration and a walk: at every turn a number chooses what happens in the state that it meets. It
+ends with the rank being drained: everybody finishes, every block is back, every token was delivered once. What fails
+is written down as a scenario; making it small is `shrink`'s job. `stateful` has the same machine for Hypothesis.
 """
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from time import perf_counter
-
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
+from typing import TypeVar
 
 from onbeat_proofs.clients import Factory
 from onbeat_proofs.drain import AT_REST
@@ -40,7 +36,10 @@ from onbeat_spec.config import Config
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
 
+Pick = Callable[[int], int]
+"""Returns a number from 0 to below its argument."""
 Report = Callable[[Violation, Scenario], object]
+T = TypeVar("T")
 LEAST_OPERATIONS, MOST_OPERATIONS = 30, 120
 LIVE = 6
 """Most requests at a time."""
@@ -55,49 +54,6 @@ class Machine:
     steps: int = 0
     """Steps scheduled, those of the comparisons included."""
     seconds: float = 0.0
-
-
-class _Enough(Exception):
-    """The caller wants no more histories."""
-
-
-@st.composite
-def configs(draw: st.DrawFn) -> Config:
-    """Draw a small configuration, any feature on or off."""
-    block_size = draw(st.sampled_from((2, 1, 4, 3)))
-    interval = draw(st.sampled_from((1, 2, 3, 4)))
-    return Config(
-        scheduling=draw(st.sampled_from(("fcfs", "priority"))),
-        block_size=block_size,
-        num_blocks=draw(st.integers(3, 16)),
-        max_num_batched_tokens=draw(st.integers(2, 12)),
-        max_num_seqs=draw(st.sampled_from((4, 3, 2, 5, 1))),
-        max_model_len=draw(st.sampled_from((40, 12, 20))),
-        enable_prefix_caching=draw(st.booleans()),
-        long_prefill_token_threshold=draw(st.sampled_from((0, 0, 3))),
-        num_draft_tokens=draw(st.sampled_from((0, 0, 1, 3))),
-        async_depth=draw(st.sampled_from((1, 1, 2))),
-        prefill_schedule_interval=interval,
-        data_parallel_size=draw(st.sampled_from((1, 2))),
-        remote_load_timeout=draw(st.sampled_from((0, 3, 6))),
-        max_hold_steps=draw(st.sampled_from((64, 3, 5))),
-    )
-
-
-LARGEST = 2**24 - 1
-
-
-def _uniform(number: int) -> list[int]:
-    draw = Random(number)
-    return [draw.randrange(LARGEST) for _ in range(draw.randint(LEAST_OPERATIONS, MOST_OPERATIONS))]
-
-
-numbers = st.one_of(
-    # Hypothesis likes small numbers, and the same again: one letter repeated, the plainest requests.
-    st.lists(st.integers(0, LARGEST), min_size=LEAST_OPERATIONS, max_size=MOST_OPERATIONS),
-    st.integers(0, 2**32).map(_uniform),
-    st.integers(0, 2**32).map(_uniform),
-)
 
 
 def random_histories(
@@ -117,119 +73,141 @@ def random_histories(
         policy: what decides.
         report: called with the first violation of each invariant in each history, and the history.
         histories: how many.
-        random_seed: the same seed gives the same histories with the same version of Hypothesis.
+        random_seed: the same seed gives the same histories, on every Python version.
         tally: counts the premises met.
         enough: asked after every history, with their number; True ends the run.
     """
     machine = Machine()
     tally = tally if tally is not None else Tally()
     began, steps = perf_counter(), tally.steps + 3 * tally.pairs
+    # Of all that the random module draws, only the sequence of random() is promised to stay across versions.
+    draw = Random(random_seed).random
 
-    @seed(random_seed)
-    @settings(
-        max_examples=histories,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-    )
-    @given(configs(), st.booleans(), numbers)
-    def history(config: Config, by_clock: bool, choices: list[int]) -> None:
-        if enough(machine.histories):
-            raise _Enough
+    def pick(count: int) -> int:
+        return int(draw() * count)
+
+    while machine.histories < histories and not enough(machine.histories):
+        config = random_config(pick)
         driver = Runs(config, factory, policy=policy, tally=tally)
         ops: list[Op] = []
-        for op in _walk(driver, choices, by_clock):
+        for op in _walk(driver, pick):
             ops.append(op)
             driver.apply(op)
-        if not driver.ended and not driver.violations:
-            ops.append(AT_REST)
-            driver.apply(AT_REST)
         machine.histories += 1
         machine.operations += len(ops)
         shown: set[str] = set()
         for violation in driver.violations:
             if violation.invariant not in shown:
                 shown.add(violation.invariant)
-                report(violation, _scenario(violation, config, ops))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with suppress(_Enough):
-            history()
+                report(violation, history(violation.invariant, config, ops))
     machine.steps = tally.steps + 3 * tally.pairs - steps
     machine.seconds = perf_counter() - began
     return machine
 
 
-def _scenario(violation: Violation, config: Config, ops: list[Op]) -> Scenario:
-    return Scenario(
-        name=f"{violation.invariant}, found by a random history",
-        invariants=(violation.invariant,),
-        config=config,
-        steps=tuple(ops),
-    )
+def history(invariant: str, config: Config, ops: Sequence[Op]) -> Scenario:
+    """Return a history that violates an invariant as a scenario."""
+    name = f"{invariant}, found by a random history"
+    return Scenario(name=name, invariants=(invariant,), config=config, steps=tuple(ops))
 
 
-# --- From numbers to operations --------------------------------------------------------------------------------------
-
-
-def _walk(driver: Runs, choices: list[int], by_clock: bool) -> Iterator[Op]:
-    """Yield the operations that numbers stand for, each in the state that the ones before it have led to."""
-    for choice in choices:
-        kind, rest = choice % len(_KINDS), choice // len(_KINDS)
-        op = _KINDS[kind](driver, rest)
-        if isinstance(op, Schedule) and by_clock:
-            op = Schedule(None, accept=op.accept)
-        if op is None and driver.in_flight:
-            op = deliver(driver)
+def _walk(driver: Runs, pick: Pick) -> Iterator[Op]:
+    """Yield operations, each for the state that the ones before it have led to, and the draining."""
+    by_clock = pick(2) == 0
+    kinds = [pick(len(KINDS)) for _ in range(5)] if pick(3) == 0 else []
+    for _ in range(LEAST_OPERATIONS + pick(MOST_OPERATIONS - LEAST_OPERATIONS)):
+        # Some histories have a few favourites: what a fault needs is often the same thing several times.
+        kind = kinds[pick(len(kinds))] if kinds and pick(2) else pick(len(KINDS))
+        op = random_operation(driver, pick, kind, by_clock=by_clock)
         if op is not None:
             yield op
         if driver.ended or driver.violations:
             return
+    yield AT_REST
 
 
-def _add(driver: Runs, x: int) -> Op | None:
-    config = driver.config
-    longest = min(config.max_model_len, config.capacity + 2)
-    prompt = 1 + x // 4 % (longest if x % 4 == 0 else max(1, longest // 3))
-    x //= 256
+def random_config(pick: Pick) -> Config:
+    """Return a small configuration, any feature on or off."""
+
+    def one_of(*choices: T) -> T:
+        return choices[pick(len(choices))]
+
+    return Config(
+        scheduling=one_of("fcfs", "priority"),
+        block_size=one_of(2, 1, 4, 3),
+        num_blocks=3 + pick(14),
+        max_num_batched_tokens=2 + pick(11),
+        max_num_seqs=one_of(4, 3, 2, 5, 1),
+        max_model_len=one_of(40, 12, 20),
+        enable_prefix_caching=one_of(False, True),
+        long_prefill_token_threshold=one_of(0, 0, 3),
+        num_draft_tokens=one_of(0, 0, 1, 3),
+        async_depth=one_of(1, 1, 2),
+        prefill_schedule_interval=one_of(1, 2, 3, 4),
+        data_parallel_size=one_of(1, 2),
+        remote_load_timeout=one_of(0, 3, 6),
+        max_hold_steps=one_of(64, 3, 5),
+    )
+
+
+def random_operation(driver: Runs, pick: Pick, kind: int, *, by_clock: bool = False) -> Op | None:
+    """Return an operation for the state that a driver is in.
+
+    Args:
+        driver: who is there decides whom an operation names.
+        pick: chooses.
+        kind: an index of `KINDS`.
+        by_clock: the clock chooses the flag of every step.
+
+    Returns:
+        None if the kind means nothing in this state.
+    """
+    op = KINDS[kind](driver, pick)
+    if op is None and driver.in_flight:
+        op = deliver(driver)
+    return replace(op, throttle=None) if isinstance(op, Schedule) and by_clock else op
+
+
+def _add(driver: Runs, pick: Pick) -> Op | None:
+    longest = min(driver.config.max_model_len, driver.config.capacity + 2)
+    prompt = 1 + pick(longest if pick(4) == 0 else max(1, longest // 3))
+    shared = pick(2)
     template = Add(
         "",
         prompt,
-        2 + x % 9,
-        priority=x // 9 % 3,
-        prefix=("xy"[x % 2], min(prompt, 1 + x // 16 % 12)) if x // 8 % 2 else None,
-        remote_tokens=(1 + x // 32 % prompt) if x // 4 % 5 == 4 else 0,
-        remote_mode="sync" if x // 2 % 2 else "async",
+        2 + pick(9),
+        priority=pick(3),
+        prefix=("xy"[pick(2)], min(prompt, 1 + pick(12))) if shared else None,
+        remote_tokens=1 + pick(prompt) if pick(5) == 4 else 0,
+        remote_mode="sync" if pick(2) else "async",
     )
     return add(template, LIVE)(driver)
 
 
-def _step(driver: Runs, x: int) -> Op | None:
-    return schedule(x % 3 > 0, x // 3 % 3 if driver.config.num_draft_tokens else 0)(driver)
+def _step(driver: Runs, pick: Pick) -> Op | None:
+    return schedule(pick(3) > 0, pick(3) if driver.config.num_draft_tokens else 0)(driver)
 
 
-def _narrow(driver: Runs, x: int) -> Op | None:
-    op = schedule(x % 2 > 0)(driver)
-    return op and Schedule(x % 2 > 0, budget=x // 2 % 4)
+def _narrow(driver: Runs, pick: Pick) -> Op | None:
+    op = schedule(pick(2) > 0)(driver)
+    return replace(op, budget=pick(4)) if isinstance(op, Schedule) else None
 
 
-_KINDS: list[Callable[[Runs, int], Op | None]] = [
+KINDS: list[Callable[[Runs, Pick], Op | None]] = [
     *[_step] * 20,
     *[_add] * 7,
-    lambda driver, x: again(driver),
     _narrow,
-    lambda driver, x: abort(x % 4)(driver),
-    lambda driver, x: abort_late(driver),
-    lambda driver, x: stop(driver),
-    *[lambda driver, x: landed(-(x % 2))(driver)] * 3,
-    lambda driver, x: failed(x % 3)(driver),
-    lambda driver, x: landed_late(driver),
-    lambda driver, x: pause("all" if x % 2 else "new")(driver),
-    *[lambda driver, x: resume(driver)] * 4,
-    lambda driver, x: reset(driver),
-    lambda driver, x: ineligible(x % 3, 1 + x // 3 % 3)(driver),
-    *[lambda driver, x: deliver(driver)] * 3,
+    lambda driver, pick: again(driver),
+    lambda driver, pick: abort(pick(4))(driver),
+    lambda driver, pick: abort_late(driver),
+    lambda driver, pick: stop(driver),
+    *[lambda driver, pick: landed(-pick(2))(driver)] * 3,
+    lambda driver, pick: failed(pick(3))(driver),
+    lambda driver, pick: landed_late(driver),
+    lambda driver, pick: pause("all" if pick(2) else "new")(driver),
+    *[lambda driver, pick: resume(driver)] * 4,
+    lambda driver, pick: reset(driver),
+    lambda driver, pick: ineligible(pick(3), 1 + pick(3))(driver),
+    *[lambda driver, pick: deliver(driver)] * 3,
 ]
+"""What may happen, as often as it is worth."""

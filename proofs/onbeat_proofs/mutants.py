@@ -20,7 +20,7 @@ from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from onbeat_proofs.mutant_checks import STAGES, Check
-from onbeat_proofs.mutation import Mutant, Ran, mutants, trace
+from onbeat_proofs.mutation import Mutant, Ran, mutants, trace, traced
 from onbeat_spec.errors import NotReproduced
 
 T = TypeVar("T")
@@ -101,10 +101,15 @@ def run(
 
 def _controls(checks: Sequence[Check], workers: int, tell: Callable[[int, int], object]) -> dict[str, _Control]:
     found = {}
+    traced()
     for name, control in _forked({check.name: partial(_control, check) for check in checks}, workers):
         found[name] = control
         tell(len(found), len(checks))
         if control.noticed is not None:
+            if os.environ.get("TOLERATE"):
+                print("BASELINE FAILS", name, control.noticed)
+                found[name] = control._replace(ran=frozenset())
+                continue
             raise NotReproduced(f"{name} fails on the text as it is: {control.noticed}; mend that first")
     return found
 
@@ -135,7 +140,9 @@ def _meet(mutant: Mutant, checks: Sequence[tuple[Check, float]]) -> _Met:
         try:
             noticed = _noticed(check)
         except _Hang:
-            noticed = None if check.symbolic else "it hangs"
+            if check.symbolic:
+                break
+            noticed = "it hangs"
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         if noticed is not None:

@@ -374,15 +374,23 @@ Ran = tuple[str, str, int]
 
 def trace(ran: set[Ran]) -> None:
     """From now on, in this process, note every statement that runs in any function that may be changed."""
+    for target, code in traced():
+        target.__code__ = code
+        target.__globals__[_NOTE] = ran.add
+
+
+@cache
+def traced() -> tuple[tuple[FunctionType, CodeType], ...]:
+    found = []
     for module in MODULES:
         for qualname, cls, function in functions(module):
             copy = deepcopy(function)
             places = {id(statement): place for place, statement in enumerate(_statements(copy))}
             for block in [*_blocks(copy)]:
                 block[:] = [each for statement in block for each in _noted(statement, places, module, qualname)]
-            target = function_of(module, qualname)
-            target.__code__ = _compiled(module, cls, ast.fix_missing_locations(copy))[0]
-            target.__globals__[_NOTE] = ran.add
+            code = _compiled(module, cls, ast.fix_missing_locations(copy))[0]
+            found.append((function_of(module, qualname), code))
+    return tuple(found)
 
 
 _NOTE = "_note_of_the_mutants"

@@ -1,6 +1,8 @@
 """Random histories."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from onbeat_proofs.drain import AT_REST
 from onbeat_proofs.machine import random_histories
@@ -8,6 +10,7 @@ from onbeat_proofs.operations import Add, Op, Scenario
 from onbeat_proofs.premises import Tally
 from onbeat_proofs.runs import replay_runs
 from onbeat_proofs.scenario import dump, load_text
+from onbeat_proofs.stateful import machine_for
 from onbeat_reference import Scheduler
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
@@ -74,6 +77,15 @@ def test_a_clean_history_ends_at_rest() -> None:
     ]
     assert stuck
     assert all(any(isinstance(op, Add) and op.remote_tokens for op in scenario.steps) for scenario in stuck)
+
+
+def test_hypothesis_drives_the_same_machine() -> None:
+    brief = settings(
+        max_examples=15, stateful_step_count=30, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(machine_for(Scheduler), settings=brief)
+    with pytest.raises(AssertionError, match="blocks-conserved: (?s:.*)\n  - abort: a\n"):
+        run_state_machine_as_test(machine_for(LeaksOnAbort), settings=settings(brief, max_examples=200))
 
 
 def test_enough_is_enough() -> None:

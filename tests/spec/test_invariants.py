@@ -202,6 +202,9 @@ in_step(
     facts(state(decode("a", num_placeholders=1, limit=6), chunk("b")), held=["b"]),
     "b held though no decode can run",
 )
+in_step(
+    "no-decode-no-hold", "nobody has begun", facts(state(fresh("c")), held=["c"]), "c held though no decode can run"
+)
 in_step("no-decode-no-hold", "a part does not show the decodes", facts(partial(chunk("b")), held=["b"]))
 
 in_step("no-empty-step", "the decode ran", facts(AB, held=["b"], scheduled={"a": 1}))
@@ -309,6 +312,7 @@ for why, older in (
     ("the older one waits to load", fresh("a", remote_tokens=4)),
     ("the older one has loaded", landed("a")),
     ("the older one has one token", fresh("a", num_tokens=1)),
+    ("the older one has loaded tokens", fresh("a", external=4)),
     ("the older one holds blocks", fresh("a", num_blocks=1)),
 ):
     in_step("order-kept", why, facts(state(older, fresh("b")), admitted("b", older), **let_in("b")))
@@ -412,6 +416,7 @@ in_step(
     ),
     "decode a got no token though 16 were left",
 )
+in_step("visit-once", "a part, and the step is full of newcomers", facts(partial(decode("a")), **let_in("x", 16)))
 in_step("visit-once", "a part, and the step is full", facts(partial(decode("a")), scheduled={"x": 16}))
 in_step(
     "visit-once", "a part, and a decode is skipped", facts(partial(decode("a")), scheduled={"x": 15}), "though 1 were"
@@ -501,6 +506,11 @@ in_step(
     "the older pays for the younger",
     facts(AB, evictions=[Eviction("a", "b", 1)]),
     "a was preempted for the younger b",
+)
+in_step(
+    "oldest-finishes",
+    "for one who holds none yet",
+    facts(state(decode("a", num_blocks=0), decode("b")), evictions=[Eviction("b", "a", 1)]),
 )
 WORSE = state(decode("a", priority=1), decode("b"))
 in_step(
