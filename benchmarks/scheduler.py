@@ -378,6 +378,14 @@ def figure(microseconds: float) -> str:
     return f"{microseconds:,.1f}" if microseconds < 100 else f"{microseconds:,.0f}"
 
 
+def machine(load: float, cpus: int) -> str:
+    """Describe where this runs, and warn if other jobs run there too."""
+    text = f"Python {platform.python_version()}, {cpus} CPUs, load {load:.1f}\n"
+    if load > cpus / 2:
+        text += "Other jobs run here. Long steps lose more to them than short ones, so large ratios are too large.\n"
+    return text
+
+
 def show(rows: Sequence[Row], peer: Peer | None, search: Search) -> None:
     """Print everything."""
     console = Console()
@@ -477,7 +485,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; return the exit code: 0, or 2 if vLLM's side could not be measured."""
     options, effort = parse_options(arguments)
     peer = Peer(options.vllm_python) if options.vllm_python else None
-    print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n", flush=True)
+    print(machine(os.getloadavg()[0], os.cpu_count() or 1), flush=True)
     shapes = [Shape(decodes, caching) for caching in (False, True) for decodes in options.decodes]
 
     def progress(line: str) -> None:

@@ -23,7 +23,7 @@ from onbeat_proofs.machine import random_histories
 from onbeat_proofs.operations import Op, Scenario, Schedule
 from onbeat_proofs.policies import policy_of
 from onbeat_proofs.premises import Tally
-from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs
+from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs, violation_in
 from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.search import Exploration
 from onbeat_proofs.shrink import shrink
@@ -224,8 +224,7 @@ class _Audit:
         scenario = replace(scenario, invariants=(id,))
 
         def shown(candidate: Scenario) -> Violation | None:
-            outcome = replay_runs(candidate, self.factory, self.policy)
-            return next((found for found in outcome.violations if found.invariant == id), None)
+            return violation_in(candidate, id, self.factory, self.policy)
 
         def small(candidate: Scenario) -> Scenario:
             if shown(candidate) is None:

@@ -154,7 +154,8 @@ def _extent(scope: "Explored") -> str:
     if scope.closed:
         return f"all sequences of any length: no new state after {scope.depth} operations"
     cut = "" if scope.complete else ", cut off there"
-    return f"all {scope.sequences:,} sequences of {scope.depth} operations{cut}"
+    number = f"{scope.sequences:,}" if scope.sequences < 10**12 else f"some 10^{len(str(scope.sequences)) - 1}"
+    return f"all {number} sequences of {scope.depth} operations{cut}"
 
 
 def _steps(steps: int, seconds: float) -> str:

@@ -89,7 +89,7 @@ def run(
         jobs = {m.id: partial(_meet, m, _relevant(m, checks, controls)) for m in alive if _relevant(m, checks, controls)}
         for done, (id, met) in enumerate(_forked(jobs, workers), 1):
             tell(stage.__name__, done, len(jobs))
-            result = results[id]
+            result = results[id]; print(round(met.seconds,2), id, met.killed_by, met.message[:60], flush=True) if os.environ.get("LOG") else None
             result.seconds += met.seconds
             if met.killed_by:
                 result.verdict, result.killed_by, result.message = "killed", met.killed_by, met.message

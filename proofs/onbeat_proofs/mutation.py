@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from inspect import getsource
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 MODULES = (
     "onbeat_spec.policy",
@@ -252,7 +252,7 @@ def _statements(function: _Function) -> Iterator[ast.stmt]:
 def _variants(slot: _Slot, function: _Function) -> Iterator[tuple[str, ast.AST]]:
     """Yield what may stand in a place instead, each with the name of the operator."""
     node = slot.node
-    if slot.name in ("test", "ifs"):
+    if slot.name in ("test", "ifs") and not _is_guard(slot.parent):
         yield "negate", _negation(node)
     match node:
         case ast.BoolOp():
@@ -265,8 +265,6 @@ def _variants(slot: _Slot, function: _Function) -> Iterator[tuple[str, ast.AST]]
             for index, each in enumerate(node.ops):
                 ops = [*node.ops[:index], _BOUNDARY[type(each)](), *node.ops[index + 1 :]]
                 yield "boundary", ast.Compare(left=node.left, ops=ops, comparators=node.comparators)
-        case ast.Compare() | ast.UnaryOp(op=ast.Not()):
-            yield "negate", _negation(node)
         case ast.Constant(value=bool(value)):
             yield "flag", ast.Constant(value=not value)
         case ast.Constant(value=int(value)) if not isinstance(slot.parent, ast.AugAssign | ast.UnaryOp):
@@ -275,8 +273,6 @@ def _variants(slot: _Slot, function: _Function) -> Iterator[tuple[str, ast.AST]]
                 yield "constant", ast.Constant(value=value - 1)
         case ast.BinOp(op=op) if type(op) in _OTHER_SIGN:
             yield "sign", ast.BinOp(left=node.left, op=_OTHER_SIGN[type(op)](), right=node.right)
-        case ast.AugAssign(op=op):
-            yield "sign", ast.AugAssign(target=node.target, op=_OTHER_SIGN[type(op)](), value=node.value)
         case ast.IfExp():
             yield "side", node.body
             yield "side", node.orelse
@@ -346,7 +342,13 @@ def _may_go(statement: ast.stmt, function: _Function) -> bool:
             return True
         case ast.Assign(targets=[ast.Name(id=name)]):
             return _is_set_before(name, statement, function)
-        case ast.If(body=[ast.Return() | ast.Raise()], orelse=[]):
+    return _is_guard(statement) and not isinstance(statement.body[0], ast.Break | ast.Continue)
+
+
+def _is_guard(node: ast.AST) -> TypeGuard[ast.If]:
+    """Whether a statement only leaves under a condition; without it nothing does."""
+    match node:
+        case ast.If(body=[ast.Return() | ast.Raise() | ast.Break() | ast.Continue()], orelse=[]):
             return True
     return False
 

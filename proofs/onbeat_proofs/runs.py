@@ -26,7 +26,7 @@ from onbeat_spec.config import Config
 from onbeat_spec.invariants import RUNS_PREDICATES
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.policy import Policy
-from onbeat_spec.records import Facts
+from onbeat_spec.records import Facts, Violation
 
 
 class Runs(Driver):
@@ -202,3 +202,15 @@ def replay_runs(
             outcome.failures += [Failure(step, where, *miss) for miss in expectations.compare(op.expect, driver)]
     driver.finish()
     return outcome
+
+
+def violation_in(
+    scenario: Scenario, invariant: str, factory: Factory = Scheduler, policy: Policy | None = None
+) -> Violation | None:
+    """Return the first violation of an invariant in a scenario, two runs compared before each step; None: it holds.
+
+    Raises:
+        as `replay_runs`.
+    """
+    violations = replay_runs(scenario, factory, policy).violations
+    return next((violation for violation in violations if violation.invariant == invariant), None)

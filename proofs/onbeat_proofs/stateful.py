@@ -6,6 +6,9 @@ from mine import MyScheduler
 TestMyScheduler = machine_for(MyScheduler).TestCase
 """
 
+from dataclasses import replace
+
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -14,8 +17,12 @@ from onbeat_proofs.drain import AT_REST
 from onbeat_proofs.machine import KINDS, history, random_config, random_operation
 from onbeat_proofs.operations import Op
 from onbeat_proofs.policies import policy_of
-from onbeat_proofs.runs import Runs
+from onbeat_proofs.runs import Runs, violation_in
 from onbeat_proofs.scenario import dump
+from onbeat_proofs.shrink import shrink
+from onbeat_spec.records import Violation
+
+SHRINK_S = 3.0
 
 
 def machine_for(factory: Factory, policy: str = "onbeat") -> type[RuleBasedStateMachine]:
@@ -58,9 +65,22 @@ def machine_for(factory: Factory, policy: str = "onbeat") -> type[RuleBasedState
             self.ops.append(op)
             self.driver.apply(op)
             for violation in self.driver.violations:
-                scenario = history(violation.invariant, self.driver.config, self.ops)
-                raise AssertionError(f"{violation.invariant}: {violation.message}\n{dump(scenario)}")
+                raise AssertionError(self.told(violation))
 
+        def told(self, violation: Violation) -> str:
+            id = violation.invariant
+            found = history(id, self.driver.config, self.ops)
+            found = replace(found, config=replace(found.config, policy=policy))
+            small = shrink(found, lambda scenario: violation_in(scenario, id, factory, rules()) is not None, SHRINK_S)
+            return f"{id}: {violation.message}; the scenario, made small:\n\n{dump(small)}"
+
+    # What Hypothesis would do to make it small is done already, and done faster.
+    SchedulerMachine.TestCase.settings = settings(
+        stateful_step_count=60,
+        deadline=None,
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),
+        suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example),
+    )
     name = getattr(factory, "__name__", "Scheduler")
     SchedulerMachine.__name__ = SchedulerMachine.__qualname__ = f"{name}Machine"
     return SchedulerMachine

@@ -7,7 +7,6 @@ from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Literal
 
 from onbeat_reference.blocks import BlockPool
@@ -217,7 +216,7 @@ class Lifecycle:
         if not self.in_flight or self.in_flight[0].step is not step:
             raise ProtocolMisuse(f"step {step.index} is not the oldest in flight; update() takes them in order, once")
         flight = self.in_flight[0]
-        rows = list(map(sampled.get, map(attrgetter("id"), flight.sampling)))
+        rows = [sampled.get(request.id) for request in flight.sampling]
         if not all(rows):
             lacking = [
                 request.id
@@ -229,15 +228,22 @@ class Lifecycle:
         self.in_flight.popleft()
         self._confirm(flight)
         outputs = Outputs({}, [])
-        preempted, drafts_of = flight.preempted, step.drafts
+        delivered = outputs.tokens
+        preempted, drafts_of, finished = flight.preempted, step.drafts, Place.FINISHED
         for request, tokens in zip(flight.sampling, rows, strict=True):
-            if request.place is Place.FINISHED or tokens is None:
+            if request.place is finished or tokens is None:
                 continue
             if not preempted or request not in preempted:
-                reserved = 1 + drafts_of[request.id] if request.id in drafts_of else 1
+                reserved = 1 + drafts_of[request.id] if drafts_of and request.id in drafts_of else 1
                 request.num_placeholders -= reserved
-                request.num_computed -= reserved - len(tokens)
-            outputs.tokens[request.id] = self._append(request, tokens, outputs)
+                if reserved != len(tokens):
+                    request.num_computed -= reserved - len(tokens)
+            request.tokens.extend(tokens)
+            request.num_tokens += len(tokens)
+            delivered[request.id] = tokens
+            if request.num_tokens >= request.limit or not request.stop_token_ids.isdisjoint(tokens):
+                delivered[request.id] = self._end(request, tokens)
+                outputs.finished.append(request)
         if drafts:
             self._propose(drafts)
         return outputs
@@ -249,21 +255,14 @@ class Lifecycle:
                 request.unconfirmed = False
                 self.pool.commit(request)
 
-    def _append(self, request: Request, tokens: Sequence[int], outputs: Outputs) -> Sequence[int]:
-        """Deliver sampled tokens up to the request's end; return those delivered."""
-        for count, token in enumerate(tokens, 1):
-            request.tokens.append(token)
-            request.num_tokens += 1
-            if token in request.stop_token_ids:
-                reason = FinishReason.STOP
-            elif request.num_tokens >= request.limit:
-                reason = FinishReason.LENGTH
-            else:
-                continue
-            self._finish(request, reason)
-            outputs.finished.append(request)
-            return tokens if count == len(tokens) else tokens[:count]
-        return tokens
+    def _end(self, request: Request, tokens: Sequence[int]) -> Sequence[int]:
+        """End a request whose last token is among `tokens`, the latest it got; return them up to that one."""
+        stops, known = request.stop_token_ids, request.num_tokens - len(tokens)
+        count = next(n for n, token in enumerate(tokens, 1) if token in stops or known + n >= request.limit)
+        request.num_tokens = known + count
+        del request.tokens[known + count :]
+        self._finish(request, FinishReason.STOP if tokens[count - 1] in stops else FinishReason.LENGTH)
+        return tokens[:count]
 
     def _propose(self, drafts: Mapping[str, int]) -> None:
         """Book draft slots for running requests; none beyond a request's last token."""

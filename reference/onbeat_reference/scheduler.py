@@ -14,6 +14,8 @@ from onbeat_spec.errors import ProtocolMisuse
 from onbeat_spec.policy import is_decode, local_work, runnable
 from onbeat_spec.records import Eviction, Place, Step
 
+RUNNING = Place.RUNNING  # looked up once, not once per request
+
 
 class Scheduler(Lifecycle):
     """A scheduler for one rank; the policy takes every decision."""
@@ -68,13 +70,13 @@ class Scheduler(Lifecycle):
             Those that the hold passed over, and what was owed behind each of them then. A lifted hold serves them as
             if it had never been: by the time it is lifted, the decodes behind them are gone.
         """
-        step = flight.step
-        policy, now = self.policy, step.index
+        step, now = flight.step, flight.step.index
+        policy, grant, give = self.policy, self.policy.grant, self._give
         cap, block_size = self.config.prefill_cap, self.config.block_size
         held: list[Request] = []
         owed_then: list[int] = []
         for position, request in enumerate(requests):
-            if request.place is not Place.RUNNING or not runnable(request, now):
+            if request.place is not RUNNING or not runnable(request, now):
                 continue
             work = local_work(request)
             budget, due = step.budget, 0
@@ -86,13 +88,13 @@ class Scheduler(Lifecycle):
                 owed_then.append(due)
                 step.held.append(request.id)
                 continue
-            tokens = policy.grant(work, budget, cap)
+            tokens = grant(work, budget, cap)
             if tokens <= 0:
                 continue
             end = request.num_computed + tokens
             if end > request.num_blocks * block_size and not self._make_room(step, request, end):
                 continue
-            self._give(flight, request, work, tokens)
+            give(flight, request, work, tokens)
         return held, owed_then
 
     def _owed(self, requests: Iterable[Request], now: int) -> int:

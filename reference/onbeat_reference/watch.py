@@ -64,7 +64,10 @@ class Watch:
             after[request.id] = view(request)
             before.setdefault(request.id, after[request.id])
         was, self._saturated = self._saturated, scheduler.saturated
-        parts = self._part(before, was), self._part(after, scheduler.saturated)
+        now = self._part(after, scheduler.saturated)
+        # Mostly nothing stands out, and one state is both sides.
+        plain = not before and was == scheduler.saturated
+        parts = now if plain else self._part(before, was), now
         for eviction in step.evictions:
             # Not listed: only who it is counts here, and what it held before is not known any more.
             before.setdefault(eviction.cause, view(scheduler.requests[eviction.cause]))
@@ -108,14 +111,15 @@ class Watch:
 
     def _part(self, requests: dict[str, View], saturated: bool) -> State:
         scheduler = self.scheduler
-        lists: dict[Place, list[str]] = {place: [] for place in Place}
-        for id, request in requests.items():
-            lists[request.place].append(id)
+        running, waiting, parked = (
+            tuple([id for id, request in requests.items() if request.place is place])
+            for place in (Place.RUNNING, Place.WAITING, Place.PARKED)
+        )
         return State(
             requests=requests,
-            running=tuple(lists[Place.RUNNING]),
-            waiting=tuple(lists[Place.WAITING]),
-            parked=tuple(lists[Place.PARKED]),
+            running=running,
+            waiting=waiting,
+            parked=parked,
             free=scheduler.pool.free,
             promised=scheduler.pool.promised,
             saturated=saturated,

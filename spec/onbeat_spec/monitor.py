@@ -125,12 +125,14 @@ class Monitor:
     @predicate("progress", "history")
     def _watch_progress(self, facts: Facts) -> None:
         step, before = facts.step, facts.before
+        if step.scheduled or step.loading or not step.open or facts.config.max_num_batched_tokens == 0:
+            self._idle = 0
+            return
         listed = [before.requests[id] for id in (*before.running, *before.waiting)]
         owners = [request for request in listed if request.num_blocks > 0]
         others_due = before.num_loading > 0 or not all(runnable(request, step.index) for request in owners)
         could = any(runnable(request, step.index) for request in listed)
-        did = step.scheduled or step.loading or not step.open or facts.config.max_num_batched_tokens == 0
-        self._idle = 0 if did or others_due or not could else self._idle + 1
+        self._idle = 0 if others_due or not could else self._idle + 1
         if self._idle > IDLE_STEPS:
             self._report("progress", step.index, f"{self._idle} steps in a row did nothing though work is there")
 

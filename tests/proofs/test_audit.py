@@ -78,7 +78,6 @@ def test_the_reference_is_clean() -> None:
     assert report.suite is not None
     assert [(scenario.name, str(failure)) for scenario, failure in report.suite.failures] == []
     assert report.exit_code == 0
-    assert report.seconds < 60
 
 
 @pytest.mark.parametrize(("cls", "invariant"), BROKEN, ids=lambda value: getattr(value, "__name__", value))

@@ -3,11 +3,18 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from hypothesis import HealthCheck, settings
+
 from onbeat_reference import BlockPool, Outputs, Request, Scheduler
 from onbeat_reference.lifecycle import Lifecycle
 from onbeat_reference.observe import observe
 from onbeat_spec.config import Config
 from onbeat_spec.records import Step
+
+
+def examples(count: int) -> settings:
+    """So many random examples, the same in every run, however long they take."""
+    return settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def request(

@@ -1,11 +1,11 @@
 """The pool with block ids: it counts as the arithmetic does, and what its cache finds is really there."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat_reference import BlockPool, CountingPool, Request
-from tests.reference.helpers import conserved, request, text
+from tests.reference.helpers import conserved, examples, request, text
 
 # --- Without a cache it is a CountingPool ----------------------------------------------------------------------------
 
@@ -41,6 +41,7 @@ def call(pool: CountingPool, requests: list[Request], what: str, who: int, numbe
     return answer
 
 
+@examples(100)
 @given(num_blocks=st.integers(1, 10), block_size=st.integers(1, 4), sequence=SEQUENCE)
 def test_without_a_cache_it_refines_the_arithmetic(
     num_blocks: int, block_size: int, sequence: list[tuple[str, int, int]]
@@ -194,7 +195,7 @@ class World:
 KINDS = [*["admit"] * 4, *["compute"] * 3, *["end"] * 3, "append", "commit", "release", "forget", "match", "reset"]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     num_blocks=st.integers(2, 9),
     block_size=st.integers(1, 3),

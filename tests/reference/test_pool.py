@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat_reference import CountingPool, Request
-from tests.reference.helpers import request
+from tests.reference.helpers import examples, request
 
 
 def counts(pool: CountingPool, *requests: Request) -> tuple[int, ...]:
@@ -145,6 +145,7 @@ CALLS = st.lists(
 )
 
 
+@examples(100)
 @given(num_blocks=st.integers(1, 12), block_size=st.integers(1, 5), calls=CALLS)
 def test_blocks_and_promises_add_up(num_blocks: int, block_size: int, calls: list[tuple[str, int, int]]) -> None:
     pool = CountingPool(num_blocks, block_size)

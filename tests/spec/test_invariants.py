@@ -173,6 +173,13 @@ in_step(
     "b, a remote resume with 4 loaded tokens, was held",
 )
 
+in_step(
+    "resume-bypasses",
+    "one that loaded a single token",
+    facts(state(landed("b", external=1, num_computed=1)), held=["b"]),
+    "b, a remote resume with 1 loaded tokens, was held",
+)
+
 in_step("one-token-passes", "two tokens are held", facts(state(fresh("a", num_tokens=2)), held=["a"]))
 in_step(
     "one-token-passes",

@@ -206,6 +206,14 @@ def test_what_fits_is_not_refused() -> None:
     assert monitor.violations == [Violation("never-fits-refused", 3, "a with 4 prompt tokens fits; it was refused")]
 
 
+def test_before_the_first_step_it_is_step_zero() -> None:
+    monitor = Monitor(CONFIG)
+    monitor.accepted("a", 99, False)
+    monitor.refused("a", 4, True)
+    monitor.notice(AB, state(), known=False)
+    assert [violation.step for violation in monitor.violations] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("delivered", [[], [2], [2, 1], [1], [1, 2, 2], [1, 2, 3]])
 def test_tokens_are_delivered_as_sampled(delivered: list[int]) -> None:
     monitor = Monitor(CONFIG)
@@ -319,8 +327,15 @@ def test_nothing_is_done_for_a_reason(before: State) -> None:
 
 @pytest.mark.parametrize(
     "before",
-    [state(fresh("c")), state(decode("a")), state(landed("d")), state(fresh("c", eligible_at=1)), partial(fresh("c"))],
-    ids=["waiting", "running", "landed", "eligible by now", "in a part"],
+    [
+        state(fresh("c")),
+        state(decode("a")),
+        state(landed("d")),
+        state(fresh("c", eligible_at=1)),
+        state(fresh("c", eligible_at=99), fresh("d")),
+        partial(fresh("c")),
+    ],
+    ids=["waiting", "running", "landed", "eligible by now", "one of two may not run", "in a part"],
 )
 def test_nothing_is_done_for_no_reason(before: State) -> None:
     monitor = watch(Monitor(CONFIG), {"index": 1}, {"index": 2}, before=before)

@@ -140,15 +140,22 @@ def visit_once(facts: Facts) -> Verdict:
             return f"{id} was given {given} tokens and booked with {booked}"
         if given - step.drafts.get(id, 0) > local_work(request) or step.drafts.get(id, 0) > request.num_drafts:
             return f"{id} was given {given} tokens for {local_work(request)} of work and {request.num_drafts} drafts"
-    left = facts.config.max_num_batched_tokens - sum(step.scheduled.values())
-    if before.held >= 0:
-        # What admissions took, the running list could have had.
-        left += sum(step.scheduled[id] for id in step.admitted)
-    if left > 0 and step.open:
+    if step.open:
         for request in decodes(before, step.index):
             if request.id not in step.scheduled and request.id not in evicted and request.id not in step.sat_out:
-                return f"decode {request.id} got no token though {left} were left"
+                left = _tokens_left(facts)
+                return f"decode {request.id} got no token though {left} were left" if left > 0 else None
     return None
+
+
+def _tokens_left(facts: Facts) -> int:
+    """Count the tokens that a step could have given to one more running decode."""
+    step = facts.step
+    left = facts.config.max_num_batched_tokens - sum(step.scheduled.values())
+    if facts.before.held >= 0:
+        # What admissions took, the running list could have had.
+        left += sum(step.scheduled[id] for id in step.admitted)
+    return left
 
 
 @predicate("evicted-is-out", "step")
@@ -181,9 +188,9 @@ def victim_can_pay(facts: Facts) -> Verdict:
 def all_or_nothing(facts: Facts) -> Verdict:
     """Who got no tokens in the step, and was not preempted, holds the blocks it held."""
     step = facts.step
-    served = {*step.scheduled, *step.loading, *(eviction.victim for eviction in step.evictions)}
+    served = {*step.loading, *(eviction.victim for eviction in step.evictions)}
     for id in facts.before.running:
-        if id in served or id not in facts.after.requests:
+        if id in step.scheduled or id in served or id not in facts.after.requests:
             continue
         held, holds = facts.before.requests[id].num_blocks, facts.after.requests[id].num_blocks
         if held != holds:

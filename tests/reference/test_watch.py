@@ -1,0 +1,483 @@
+"""The live monitor: it sees what it was made to see, and says nothing that a full look would not say."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from onbeat_reference import Request, Scheduler
+from onbeat_reference.lifecycle import InFlight, Lifecycle
+from onbeat_reference.observe import observe
+from onbeat_reference.watch import Watch
+from onbeat_spec.cadence import clock_for
+from onbeat_spec.config import Config
+from onbeat_spec.monitor import Monitor
+from onbeat_spec.policy import Policy
+from onbeat_spec.records import Facts, Place, Step
+from tests.reference.helpers import examples, land, request, scheduler, text
+
+# --- Schedulers with one fault each ----------------------------------------------------------------------------------
+
+
+class OverBudget(Scheduler):
+    """Everybody gets all the tokens that he needs."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, self.Generous())
+
+    class Generous(Policy):
+        def grant(self, work: int, budget: int, cap: int) -> int:
+            return work
+
+
+class LeavesOut(Scheduler):
+    """The last of the running list is not visited."""
+
+    def _serve(
+        self, flight: InFlight, requests: Sequence[Request], hold: bool, owed: Sequence[int] | None = None
+    ) -> tuple[list[Request], list[int]]:
+        return super()._serve(flight, requests[:-1] if len(requests) > 1 else requests, hold, owed)
+
+
+class NewestFirst(Scheduler):
+    """The waiting list is looked through from its end."""
+
+    def _scan(self, flight: InFlight, requests: Sequence[Request], hold: bool) -> None:
+        super()._scan(flight, requests[::-1], hold)
+
+
+class TurnsRound(Scheduler):
+    """What is left waiting is put back in reverse."""
+
+    def _scan(self, flight: InFlight, requests: Sequence[Request], hold: bool) -> None:
+        super()._scan(flight, requests, hold)
+        self.waiting.reverse()
+
+
+class FlagInHolds(Scheduler):
+    """A step that held writes the flag: those held are backlog to it."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, self.Eager())
+
+    class Eager(Policy):
+        def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+            return open and not preempted
+
+
+class FlagStuck(Scheduler):
+    """Once set, the flag stays set."""
+
+    def _write_flag(self, step: Step) -> None:
+        before = self.saturated
+        super()._write_flag(step)
+        self.saturated = self.saturated or before
+
+
+class HoldsDecodes(Scheduler):
+    """A hold passes over decodes as well, but for the first."""
+
+    def _serve(
+        self, flight: InFlight, requests: Sequence[Request], hold: bool, owed: Sequence[int] | None = None
+    ) -> tuple[list[Request], list[int]]:
+        if not hold or len(requests) < 2:
+            return super()._serve(flight, requests, hold, owed)
+        flight.step.held.extend(each.id for each in requests[1:])
+        return super()._serve(flight, requests[:1], hold, owed)
+
+
+class Forgets(Scheduler):
+    """A victim keeps its count of computed tokens."""
+
+    def _drop_kv(self, request: Request) -> int:
+        computed = request.num_computed
+        released = super()._drop_kv(request)
+        request.num_computed = computed if request.num_tokens > computed else 0
+        return released
+
+
+class PaysNothing(Scheduler):
+    """The oldest goes for the youngest."""
+
+    def _victim(self, step: Step, request: Request) -> Request:
+        return self.running[0]
+
+
+class LoadsTwice(Scheduler):
+    """The offer of the remote store is not used up."""
+
+    def _start_load(self, step: Step, request: Request) -> None:
+        offered = request.remote_tokens
+        super()._start_load(step, request)
+        request.remote_tokens = offered
+
+
+class Promises(Scheduler):
+    """What a newcomer still needs is not set aside for it."""
+
+    def _admit(self, flight: InFlight, request: Request, at_hand: int, external: int) -> None:
+        super()._admit(flight, request, at_hand, external)
+        self.pool.promised -= request.reserved
+        request.reserved = 0
+
+
+FAULTS: list[type[Scheduler]] = [
+    OverBudget,
+    LeavesOut,
+    NewestFirst,
+    TurnsRound,
+    FlagInHolds,
+    FlagStuck,
+    HoldsDecodes,
+    Forgets,
+    PaysNothing,
+    LoadsTwice,
+    Promises,
+]
+
+
+# --- One fault, one violation ----------------------------------------------------------------------------------------
+
+
+def seen(kind: type[Scheduler], *rounds: tuple[list[Request], bool], **config: Any) -> list[tuple[str, int]]:
+    """What the watch sees: before each step these requests come, and the step is throttled or not."""
+    made = kind(Config(**{"block_size": 4, "num_blocks": 100, **config}))
+    watch = Watch(made, any_flag=True)
+    for newcomers, throttle in rounds:
+        for each in newcomers:
+            made.add_request(each)
+        watch.step(made.schedule(throttle))
+        watch.delivered(land(made))
+    return [(violation.invariant, violation.step) for violation in watch.violations]
+
+
+def r(id: str, prompt: int = 4, **more: Any) -> Request:
+    return request(id, prompt, **more)
+
+
+QUIET: tuple[list[Request], bool] = ([], False)
+
+
+def test_more_tokens_than_the_budget() -> None:
+    rounds = ([r("a", 6), r("b", 6)], False), QUIET
+    assert seen(Scheduler, *rounds, max_num_batched_tokens=8) == []
+    assert ("budget", 0) in seen(OverBudget, ([r("a", 6), r("b", 6)], False), QUIET, max_num_batched_tokens=8)
+
+
+def test_a_decode_left_out() -> None:
+    assert seen(LeavesOut, ([r("a"), r("b")], False)) == []
+    assert seen(LeavesOut, ([r("a"), r("b")], False), QUIET) == [("visit-once", 1)]
+
+
+def test_a_decode_held() -> None:
+    assert seen(HoldsDecodes, ([r("a"), r("b")], False), QUIET) == []
+    violations = seen(HoldsDecodes, ([r("a"), r("b")], False), ([], True))
+    assert ("decode-never-held", 1) in violations
+    assert ("one-token-passes", 1) in violations
+
+
+def test_the_younger_admitted_first() -> None:
+    assert seen(NewestFirst, ([r("a")], False), ([r("b")], False)) == []
+    assert ("order-kept", 0) in seen(NewestFirst, ([r("a"), r("b")], False), max_num_seqs=1)
+
+
+def test_the_flag_written_by_a_step_that_held() -> None:
+    assert seen(FlagInHolds, ([r("a")], False), QUIET, ([], True)) == []
+    assert ("flag-only-when-open", 1) in seen(FlagInHolds, ([r("a")], False), ([r("b")], True))
+
+
+def test_the_flag_that_stays() -> None:
+    alone: dict[str, Any] = {"max_num_seqs": 1}
+    ends = ([r("a", max_tokens=1), r("b", max_tokens=9)], False)
+    assert seen(FlagStuck, ends, **alone) == []
+    assert seen(FlagStuck, ([r("a", max_tokens=1), r("b", max_tokens=9)], False), QUIET, **alone) == [
+        ("flag-means-backlog", 1)
+    ]
+
+
+def test_a_backlog_without_the_flag() -> None:
+    class Never(Policy):
+        def saturated(self, backlog: bool, waiting: bool) -> bool:
+            return False
+
+    made = Scheduler(Config(max_num_seqs=1), Never())
+    watch = Watch(made)
+    made.add_request(r("a"))
+    made.add_request(r("b"))
+    watch.step(made.schedule())
+    assert [violation.invariant for violation in watch.violations] == ["flag-means-backlog"]
+
+
+def test_a_victim_with_its_counts() -> None:
+    rounds = [([r("a", 7), r("b", 7)], False), QUIET, QUIET]
+    assert seen(Forgets, *rounds[:2], num_blocks=4) == []
+    rounds = [([r("a", 7), r("b", 7)], False), QUIET, QUIET]
+    assert ("evicted-is-out", 2) in seen(Forgets, *rounds, num_blocks=4)
+
+
+def test_the_oldest_as_victim() -> None:
+    rounds = [([r("a", 6), r("b", 7)], False), QUIET, QUIET]
+    assert ("oldest-finishes", 2) in seen(PaysNothing, *rounds, num_blocks=4)
+
+
+def test_a_load_that_leaves_its_offer() -> None:
+    assert ("load-once", 0) in seen(LoadsTwice, ([r("a", 8, remote=4)], False))
+
+
+def test_a_newcomer_without_its_promise() -> None:
+    assert ("full-sequence-fits", 0) in seen(Promises, ([r("a", 12)], False), max_num_batched_tokens=4)
+
+
+def test_holds_that_last_too_long() -> None:
+    """By its clock nobody is held two steps in a row at interval 2; with any flag the hard bound counts."""
+    for any_flag, expected in ((False, ["held-at-most", "flag-lag"]), (True, [])):
+        made = scheduler(r("a"), prefill_schedule_interval=2)
+        watch = Watch(made, any_flag=any_flag)
+        watch.step(made.schedule())
+        land(made)
+        made.add_request(r("b"))
+        for _ in range(2):
+            watch.step(made.schedule(throttle_prefills=True))
+            land(made)
+        assert [violation.invariant for violation in watch.violations] == expected
+
+
+def test_the_whole_state_is_looked_at_now_and_then() -> None:
+    """A leaked block shows in no step: only in the sum, every so many steps and at rest."""
+    made = scheduler(r("a", max_tokens=99))
+    watch = Watch(made, audit_every=4)
+    for index in range(6):
+        watch.step(made.schedule())
+        watch.delivered(land(made))
+        if index == 1:
+            made.pool.free -= 1
+    assert [(violation.invariant, violation.step) for violation in watch.violations] == [("blocks-conserved", 4)]
+    made.abort(made.running[0])
+    watch.step(made.schedule())
+    assert [violation.step for violation in watch.violations] == [4, 6]
+
+
+def test_it_watches_the_end_of_requests() -> None:
+    """The next of a name that has ended begins anew: its load is not the second of one allocation."""
+    made = scheduler()
+    watch = Watch(made)
+    for _ in range(3):
+        each = r("a", 8, remote=4, max_tokens=1)
+        made.add_request(each)
+        watch.step(made.schedule())
+        watch.delivered(land(made))
+        made.load_finished(each)
+        watch.step(made.schedule())
+        watch.delivered(land(made))
+        assert each.place is Place.FINISHED
+    assert watch.violations == []
+
+
+# --- Random runs -----------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A scheduler under a watch and under a full monitor, driven by numbers."""
+
+    def __init__(self, kind: type[Scheduler], config: Config, by_clock: bool, audit_every: int) -> None:
+        self.scheduler = kind(config)
+        self.by_clock = by_clock
+        self.clock = clock_for(config.prefill_schedule_interval, config.data_parallel_size)
+        self.watch = Watch(self.scheduler, audit_every=audit_every, any_flag=not by_clock)
+        self.monitor = Monitor(config)
+        if not by_clock:
+            self.monitor.interval = 0
+        self.added = 0
+        self.asked: list[Request] = []
+
+    def step(self, throttle: bool) -> None:
+        made = self.scheduler
+        if len(made.in_flight) == made.config.async_depth:
+            self.land(0)
+        if self.by_clock:
+            throttle = self.clock.throttle()
+        before = observe(made)
+        step = made.schedule(throttle)
+        self.monitor.step(Facts(made.config, before, step, observe(made)))
+        self.watch.step(step)
+        self.clock.executed(sum(step.scheduled.values()), step.prefill, step.hold and not step.lifted)
+        if step.evictions:
+            event("preempts")
+        if step.held:
+            event("holds")
+        if step.lifted:
+            event("lifts")
+        if step.drafts:
+            event("drafts")
+        if step.loading:
+            event("loads")
+
+    def land(self, number: int) -> None:
+        made = self.scheduler
+        if not made.in_flight:
+            return
+        most = made.config.num_draft_tokens
+        flight = made.in_flight[0]
+        accept = {each.id: min(number % 3, flight.step.drafts.get(each.id, 0)) for each in flight.sampling}
+        outputs = land(made, accept=accept, drafts={each.id: most for each in flight.sampling})
+        self.watch.delivered(outputs)
+        for each in outputs.finished:
+            assert each.finish_reason is not None
+            self.monitor.finished(each.id, each.finish_reason.value, made.num_steps)
+        if not made.has_unfinished_requests():
+            self.clock.idle()
+
+    def add(self, number: int) -> None:
+        made, config = self.scheduler, self.scheduler.config
+        if len(made.requests) > 4:
+            return
+        longest = min(config.capacity, config.max_model_len - 1)
+        prompt = 1 + number % min(longest, 14)
+        shared = prompt // 2
+        each = request(
+            f"r{self.added}",
+            [*text("p", shared), *text(f"r{self.added}", prompt - shared)],
+            1 + number // 7 % 9,
+            priority=number // 3 % 3,
+            # More than can be cached, so that every offer is taken.
+            remote=shared + 1 + number // 5 % (prompt - shared) if number % 4 == 0 else 0,
+            mode="sync" if number // 11 % 3 == 0 else "async",
+        )
+        self.added += 1
+        self.asked.append(each)
+        made.add_request(each)
+
+    def apply(self, what: str, number: int) -> None:
+        made = self.scheduler
+        match what:
+            case "step":
+                self.step(number % 3 > 0)
+            case "land":
+                self.land(number)
+            case "add":
+                self.add(number)
+            case "load" if made.parked:
+                each = made.parked[number % len(made.parked)]
+                if number % 3:
+                    made.load_finished(each)
+                else:
+                    made.load_failed(each, number // 3 % 3)
+                self.monitor.notice(observe(made), observe(made), known=True)
+            case "orphan" if made.orphans:
+                made.load_finished(made.orphans[0])
+            case "abort" if made.requests:
+                each = list(made.requests.values())[number % len(made.requests)]
+                made.abort(each)
+                self.monitor.finished(each.id, "abort", made.num_steps)
+            case "pause":
+                made.pause("all" if number % 2 else "new")
+            case "resume":
+                made.resume()
+            case "reset":
+                made.reset_prefix_cache()
+            case "stand aside" if able := [*made.running, *(each for each in made.waiting if not each.blocks)]:
+                each = able[number % len(able)]
+                each.eligible_at = max(each.eligible_at, made.num_steps + number % 3)
+        self.monitor.state(observe(made), made.num_steps)
+
+    def drain(self) -> None:
+        """Everything comes back, and everybody ends."""
+        made = self.scheduler
+        made.resume()
+        for _ in range(600):
+            for each in (*made.parked, *made.orphans):
+                made.load_finished(each)
+            if not made.has_unfinished_requests() and not made.in_flight:
+                return
+            self.step(False)
+            while made.in_flight:
+                self.land(0)
+        raise AssertionError(f"{made.running} {made.waiting} never end")
+
+
+KINDS = [*["step"] * 8, *["add"] * 4, *["land"] * 3, *["load"] * 2]
+KINDS += ["orphan", "abort", "pause", *["resume"] * 3, "reset", "stand aside"]
+LARGEST = 2**16
+
+
+def uniform(number: int) -> list[tuple[str, int]]:
+    """Many operations, whose kinds and numbers are as good as any: what Hypothesis draws itself is short and plain."""
+    draw = Random(number)
+    return [(draw.choice(KINDS), draw.randrange(LARGEST)) for _ in range(draw.randint(20, 80))]
+
+
+SEQUENCES = st.one_of(
+    st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, LARGEST)), min_size=5, max_size=60),
+    st.integers(0, 2**32).map(uniform),
+    st.integers(0, 2**32).map(uniform),
+    st.integers(0, 2**32).map(uniform),
+)
+
+
+def small(number: int) -> Config:
+    """A small configuration, any feature on or off."""
+    draw = Random(number)
+    return Config(
+        scheduling=draw.choice(("fcfs", "priority")),
+        block_size=draw.randint(1, 4),
+        num_blocks=draw.randint(4, 16),
+        max_num_batched_tokens=draw.randint(2, 12),
+        max_num_seqs=draw.randint(1, 4),
+        max_model_len=draw.choice((40, 12)),
+        enable_prefix_caching=draw.choice((False, True)),
+        long_prefill_token_threshold=draw.choice((0, 0, 3)),
+        num_draft_tokens=draw.choice((0, 0, 2)),
+        async_depth=draw.choice((1, 2)),
+        prefill_schedule_interval=draw.choice((4, 3, 2, 1)),
+        data_parallel_size=draw.choice((1, 2)),
+        remote_load_timeout=draw.choice((0, 4)),
+        max_hold_steps=draw.choice((3, 64)),
+    )
+
+
+CONFIGS = st.integers(0, 2**32).map(small)
+
+
+def places(eye: Monitor | Watch) -> set[tuple[str, int]]:
+    """Which invariants were violated, and in which steps."""
+    return {(violation.invariant, violation.step) for violation in eye.violations}
+
+
+@examples(200)
+@given(config=CONFIGS, by_clock=st.booleans(), audit_every=st.sampled_from((1, 3, 256)), sequence=SEQUENCES)
+def test_a_right_scheduler_gives_neither_anything_to_say(
+    config: Config, by_clock: bool, audit_every: int, sequence: list[tuple[str, int]]
+) -> None:
+    """And everybody who was not aborted gets all of his tokens, and every block comes back."""
+    run = Run(Scheduler, config, by_clock, audit_every)
+    for step in sequence:
+        run.apply(*step)
+    run.drain()
+    assert run.monitor.violations == []
+    assert run.watch.violations == []
+    assert (run.scheduler.pool.free, run.scheduler.pool.promised) == (config.num_blocks, 0)
+    assert all(each.place is Place.FINISHED and each.num_placeholders == 0 for each in run.asked)
+    assert all(each.num_tokens == len(each.tokens) <= each.limit for each in run.asked)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@examples(40)
+@given(config=CONFIGS, sequence=SEQUENCES)
+def test_it_accuses_nobody_whom_a_full_look_acquits(
+    kind: type[Scheduler], config: Config, sequence: list[tuple[str, int]]
+) -> None:
+    """A wrong scheduler up to its first violation: what the watch reports the monitor reports, in that step."""
+    run = Run(kind, config, False, 1)
+    for step in sequence:
+        run.apply(*step)
+        if run.watch.violations or run.monitor.violations:
+            break
+    event(f"seen: {sorted({id for id, _ in places(run.watch)})}")
+    assert places(run.watch) <= places(run.monitor)
+
+
+def test_a_watch_is_for_any_lifecycle() -> None:
+    assert issubclass(Scheduler, Lifecycle)
