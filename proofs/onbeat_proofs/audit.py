@@ -23,6 +23,7 @@ from onbeat_proofs.machine import random_histories
 from onbeat_proofs.operations import Op, Scenario, Schedule
 from onbeat_proofs.policies import policy_of
 from onbeat_proofs.premises import Tally
+from onbeat_proofs.replay import window
 from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs, violation_in
 from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.search import Exploration
@@ -242,7 +243,8 @@ class _Audit:
             throttled = replace(scenario, steps=(*scenario.steps[:-1], replace(last, throttle=True)))
             scenario = throttled if shown(throttled) is not None else scenario
         violation = shown(scenario) or violation
-        table = step_text(replay_runs(scenario, self.factory, self.policy).history)
+        history = replay_runs(scenario, self.factory, self.policy).history
+        table = step_text(window(history, violation.step))
         return Finding(id, violation.message, violation.step, check, scenario, table)
 
     def drained(self, scenario: Scenario) -> Scenario:

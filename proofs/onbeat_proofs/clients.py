@@ -9,6 +9,7 @@ from onbeat_proofs.operations import (
     Abort,
     Add,
     Ineligible,
+    Op,
     Pause,
     RemoteDone,
     RemoteFailed,
@@ -40,6 +41,9 @@ INTERFACE = (
 
 class Clients:
     """Everything that happens to a scheduler but its steps; see `onbeat_proofs.driver.Driver`."""
+
+    judges: tuple[Op, ...] = ()
+    """Operations whose expectation the driver itself reports on."""
 
     def __init__(self, config: Config, factory: Factory, policy: Policy | None, monitor: bool) -> None:
         self.config = config

@@ -38,6 +38,7 @@ def command(
     """
     from onbeat_proofs.policies import policy_of
     from onbeat_proofs.replay import replay
+    from onbeat_proofs.runs import compares, replay_runs
     from onbeat_proofs.scenario import load_paths
     from onbeat_proofs.targets import load_scheduler
     from onbeat_spec.errors import ScenarioError
@@ -51,7 +52,8 @@ def command(
     for read in load_paths(paths):
         scenario = read if policy is None else replaced(read, config=replaced(read.config, policy=policy))
         try:
-            outcome = replay(scenario, factory, chosen() if chosen is not None else None)
+            run = replay_runs if compares(scenario) else replay
+            outcome = run(scenario, factory, chosen() if chosen is not None else None)
         except ScenarioError as error:
             errors.append(str(error))
             click.echo(f"ERROR   {error}")

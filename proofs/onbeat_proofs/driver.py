@@ -129,7 +129,7 @@ class Driver(Clients):
             throttle = self._clock.throttle()
         elif monitor is not None:
             monitor.interval = 0
-        config = self.config if op.budget is None else _narrowed(self.config, op.budget)
+        config = self.config if op.budget is None else narrowed(self.config, op.budget)
         before = observe(scheduler) if monitor is not None else None
         counts = {r.id: (r.num_computed, r.num_tokens + r.num_placeholders) for r in scheduler.running}
         scheduler.config = config
@@ -223,13 +223,13 @@ class Driver(Clients):
 _DELIVER = Deliver(1)
 
 
-def _narrowed(config: Config, budget: int) -> Config:
+def narrowed(config: Config, budget: int) -> Config:
     """Return `config` with fewer tokens a step; also none at all, which a configuration may not have."""
     if budget >= config.max_num_batched_tokens:
         return config
-    narrowed = copy(config)
-    object.__setattr__(narrowed, "max_num_batched_tokens", budget)
-    return narrowed
+    less = copy(config)
+    object.__setattr__(less, "max_num_batched_tokens", budget)
+    return less
 
 
 def _ignore(driver: Driver, op: Check) -> None:

@@ -190,7 +190,7 @@ def _step(driver: Runs, pick: Pick) -> Op | None:
 
 def _narrow(driver: Runs, pick: Pick) -> Op | None:
     op = schedule(pick(2) > 0)(driver)
-    return replace(op, budget=pick(4)) if isinstance(op, Schedule) else None
+    return replace(op, budget=1 + pick(4)) if isinstance(op, Schedule) else None
 
 
 KINDS: list[Callable[[Runs, Pick], Op | None]] = [

@@ -126,9 +126,7 @@ def histories() -> Iterator[Check]:
 
 
 def _histories(seed: int) -> str | None:
-    return _until_noticed(
-        lambda: random_histories(Scheduler, Policy(), _notice, histories=HISTORIES, random_seed=seed)
-    )
+    return _until_noticed(lambda: random_histories(Scheduler, Policy(), _notice, histories=HISTORIES, random_seed=seed))
 
 
 # --- The step on symbolic states -------------------------------------------------------------------------------------

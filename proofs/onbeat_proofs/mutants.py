@@ -79,17 +79,20 @@ def run(
 ) -> list[MutantResult]:
     tell = progress or (lambda what, done, total: None)
     chosen = mutants() if chosen is None else chosen
-    results = {
-        m.id: MutantResult(m.id, m.file, m.line, m.function, m.operator, m.before, m.after) for m in chosen
-    }
+    results = {m.id: MutantResult(m.id, m.file, m.line, m.function, m.operator, m.before, m.after) for m in chosen}
     alive = list(chosen)
     for stage in STAGES:
         checks = list(stage())
         controls = _controls(checks, workers, partial(tell, f"{stage.__name__} on the text as it is"))
-        jobs = {m.id: partial(_meet, m, _relevant(m, checks, controls)) for m in alive if _relevant(m, checks, controls)}
+        jobs = {
+            m.id: partial(_meet, m, _relevant(m, checks, controls)) for m in alive if _relevant(m, checks, controls)
+        }
         for done, (id, met) in enumerate(_forked(jobs, workers), 1):
             tell(stage.__name__, done, len(jobs))
-            result = results[id]; print(round(met.seconds,2), id, met.killed_by, met.message[:60], flush=True) if os.environ.get("LOG") else None
+            result = results[id]
+            print(round(met.seconds, 2), id, met.killed_by, met.message[:60], flush=True) if os.environ.get(
+                "LOG"
+            ) else None
             result.seconds += met.seconds
             if met.killed_by:
                 result.verdict, result.killed_by, result.message = "killed", met.killed_by, met.message

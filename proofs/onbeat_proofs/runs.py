@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any, Self
 
-from onbeat_proofs import expectations
 from onbeat_proofs.branching import branch
 from onbeat_proofs.clients import Factory
 from onbeat_proofs.drain import AT_REST, drain
-from onbeat_proofs.driver import Driver
+from onbeat_proofs.driver import Driver, narrowed
 from onbeat_proofs.fake_model import Due
 from onbeat_proofs.letters import live
-from onbeat_proofs.operations import Add, Check, Op, Scenario, Schedule, flatten
+from onbeat_proofs.operations import Add, Op, Scenario, Schedule
 from onbeat_proofs.policies import policy_of
 from onbeat_proofs.premises import Tally
-from onbeat_proofs.replay import Failure, Outcome
+from onbeat_proofs.replay import Outcome, play
 from onbeat_reference.lifecycle import Outputs
 from onbeat_reference.observe import observe
 from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.config import Config
 from onbeat_spec.invariants import RUNS_PREDICATES
 from onbeat_spec.monitor import Monitor
@@ -37,8 +37,11 @@ class Runs(Driver):
         factory: makes the scheduler; it must be deterministic.
         policy: by default the one that `config.policy` names.
         tally: counts the premises met; shared by all forks.
+        most: compare before so many steps, then no more; None: before all.
         compares: False leaves the comparing to whoever calls `compare`.
     """
+
+    judges = (AT_REST,)
 
     def __init__(
         self,
@@ -48,22 +51,25 @@ class Runs(Driver):
         policy: Policy | None = None,
         tally: Tally | None = None,
         compares: bool = True,
+        most: int | None = None,
     ) -> None:
         super().__init__(config, factory, policy=policy)
         self.tally = tally if tally is not None else Tally()
         self.compares = compares
+        self.most = most
         self._off = without_hold(getattr(self.scheduler, "policy", self.policy))
 
     def fork(self) -> Self:
         new = super().fork()
-        new.tally, new.compares, new._off = self.tally, self.compares, self._off
+        new.tally, new.compares, new.most, new._off = self.tally, self.compares, self.most, self._off
         return new
 
     def apply(self, op: Op) -> None:
         if self.ended:
             return
         self.tally.met["no-crash"] += 1
-        if isinstance(op, Schedule) and self.compares and self.in_flight < self.config.async_depth:
+        asked = self.compares and (self.most is None or len(self.history) < self.most)
+        if isinstance(op, Schedule) and asked and self.in_flight < self.config.async_depth:
             self.compare(op.throttle is None, op.budget)
         elif op == AT_REST:
             self._require_rest()
@@ -157,15 +163,6 @@ def without_hold(policy: Policy) -> Policy:
     return off
 
 
-def narrowed(config: Config, budget: int) -> Config:
-    """Return `config` with fewer tokens a step; also none at all, which a configuration may not have."""
-    if budget >= config.max_num_batched_tokens:
-        return config
-    less = copy(config)
-    object.__setattr__(less, "max_num_batched_tokens", budget)
-    return less
-
-
 def replay_runs(
     scenario: Scenario,
     factory: Factory = Scheduler,
@@ -190,18 +187,12 @@ def replay_runs(
     """
     if policy is None:
         policy = policy_of(scenario.config.policy, scenario.origin.parent if scenario.origin else None)()
-    driver = Runs(scenario.config, factory, policy=policy, tally=tally)
-    outcome = Outcome(scenario, violations=driver.violations, history=driver.history)
-    for where, op in flatten(scenario.steps):
-        driver.compares = most is None or len(driver.history) < most
-        driver.apply(op)
-        if driver.ended:
-            break
-        if isinstance(op, Schedule | Check) and op.expect is not None and op != AT_REST:
-            step = driver.history[-1].step.index if driver.history else None
-            outcome.failures += [Failure(step, where, *miss) for miss in expectations.compare(op.expect, driver)]
-    driver.finish()
-    return outcome
+    return play(scenario, Runs(scenario.config, factory, policy=policy, tally=tally, most=most))
+
+
+def compares(scenario: Scenario) -> bool:
+    """Whether a scenario speaks of an invariant that compares two runs."""
+    return any(CATALOGUE[id].runs is not None for id in (*scenario.invariants, *scenario.violates) if id in CATALOGUE)
 
 
 def violation_in(

@@ -90,7 +90,8 @@ class Lifecycle:
         """
         if request.id in self.requests or any(orphan.id == request.id for orphan in self.orphans):
             raise RequestRefused(
-                f"request {request.id!r} is live already, or its remote load is; use another id or wait until it has ended"
+                f"request {request.id!r} is live already, or its remote load is; use another id, or wait until both "
+                "have ended"
             )
         if request.num_prompt < 1 or request.max_tokens < 1:
             raise RequestRefused(

@@ -8,9 +8,12 @@ def observe(scheduler: Lifecycle) -> State:
     """Return the whole state of a scheduler, as a value that later steps do not change."""
     lists = (scheduler.running, scheduler.waiting, scheduler.parked)
     orphans = {f"{r.id}#{r.arrival}": view(r) for r in scheduler.orphans}
+    listed = {r.id: view(r) for requests in lists for r in requests}
+    # Live, and in no list: nobody would ever see it again (case B56).
+    lost = {id: view(r) for id, r in scheduler.requests.items() if id not in listed}
     owners = [r for requests in (*lists, scheduler.orphans) for r in requests]
     return State(
-        requests={r.id: view(r) for requests in lists for r in requests} | orphans,
+        requests=listed | lost | orphans,
         running=tuple(r.id for r in scheduler.running),
         waiting=tuple(r.id for r in scheduler.waiting),
         parked=tuple(r.id for r in scheduler.parked),

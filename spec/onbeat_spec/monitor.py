@@ -110,11 +110,10 @@ class Monitor:
     @predicate("flag-lag", "history")
     def _watch_flag(self, facts: Facts) -> None:
         step = facts.step
-        if step.wrote_flag or step.evictions or not step.open:
+        # A step that may not execute at all counts for no clock; it only occurs where a test asks for it.
+        if step.wrote_flag or step.evictions or not step.open or facts.config.max_num_batched_tokens == 0:
             self._unwritten = 0
             return
-        if facts.config.max_num_batched_tokens == 0:
-            return  # a step that may not execute is none that a local clock counts
         self._unwritten += 1
         most = min(self.interval - 1, self.config.max_hold_steps) if self.interval else self.config.max_hold_steps
         if self._unwritten > most:

@@ -77,6 +77,7 @@ def test_the_schema_has_the_shapes_of_the_operations() -> None:
 
 # --- Writing -----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("scenario", load_path(EXAMPLES), ids=lambda scenario: scenario.name)
 def test_an_example_survives_writing(scenario: Scenario) -> None:
     assert load_text(dump(scenario, "what it is\nand why")) == [scenario]

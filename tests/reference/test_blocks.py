@@ -300,9 +300,10 @@ def test_tokens_in_flight_are_not_found() -> None:
 
 
 def test_without_caching_nothing_is_found() -> None:
-    pool = BlockPool(9, 4)
-    end(pool, run(pool, request("a", P12)))
-    assert pool.match(request("b", P12)) == 0
+    pool, a, b = BlockPool(9, 4), request("a", P12), request("b", P12)
+    end(pool, run(pool, a))
+    assert pool.match(b) == 0
+    assert a.hashes == b.hashes == []  # and nothing is spent on it
 
 
 def test_a_salt_separates() -> None:

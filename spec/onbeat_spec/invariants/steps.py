@@ -58,6 +58,14 @@ def hold_has_a_reason(facts: Facts) -> Verdict:
     return None
 
 
+@predicate("off-means-off", "step")
+def hold_needs_the_flag(facts: Facts) -> Verdict:
+    """Whoever was held was held because of the throttle."""
+    if facts.step.held and not facts.step.throttle:
+        return f"{', '.join(facts.step.held)} held in a step without the throttle"
+    return None
+
+
 @predicate("no-empty-step", "step")
 def hold_leaves_work(facts: Facts) -> Verdict:
     """A step that held somebody scheduled somebody else."""
@@ -153,8 +161,9 @@ def _tokens_left(facts: Facts) -> int:
     step = facts.step
     left = facts.config.max_num_batched_tokens - sum(step.scheduled.values())
     if facts.before.held >= 0:
-        # What admissions took, the running list could have had.
-        left += sum(step.scheduled[id] for id in step.admitted)
+        # What admissions took, and chunks, a decode should have had before them (B12, B19).
+        chunks = [id for id in facts.before.running if not is_decode(local_work(facts.before.requests[id]))]
+        left += sum(step.scheduled.get(id, 0) for id in (*step.admitted, *chunks))
     return left
 
 
