@@ -261,7 +261,8 @@ class Lifecycle:
         stops, known = request.stop_token_ids, request.num_tokens - len(tokens)
         count = next(n for n, token in enumerate(tokens, 1) if token in stops or known + n >= request.limit)
         request.num_tokens = known + count
-        del request.tokens[known + count :]
+        if count < len(tokens):
+            del request.tokens[count - len(tokens) :]  # from the end: what a request knows may be symbolic
         self._finish(request, FinishReason.STOP if tokens[count - 1] in stops else FinishReason.LENGTH)
         return tokens[:count]
 
