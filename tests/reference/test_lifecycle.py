@@ -92,7 +92,7 @@ def test_an_id_is_live_once(steps: int) -> None:
     made = scheduler(request("a", 4, 9))
     turns(made, steps)
     assert refusal(made, request("a", 8)) == (
-        "request 'a' is live already, or its remote load is; use another id or wait until it has ended"
+        "request 'a' is live already, or its remote load is; use another id, or wait until both have ended"
     )
 
 
@@ -340,6 +340,12 @@ def test_a_load_costs_no_tokens_and_no_hold_keeps_it() -> None:
     assert (step.hold, step.loading, step.held) == (True, ["s"], [])
 
 
+def test_a_load_that_landed_has_its_slot() -> None:
+    made, r = parked(max_num_seqs=1)
+    made.load_finished(r)
+    assert turn(made).scheduled == {"r": 4}
+
+
 def test_a_load_needs_a_slot() -> None:
     made, _ = parked(max_num_seqs=1)
     made.add_request(request("a", 4))
@@ -456,7 +462,9 @@ NOTICES: list[Callable[[Scheduler, Request], object]] = [
 
 
 @pytest.mark.parametrize("notice", NOTICES, ids=["landed", "failed", "failed from block 1"])
-@pytest.mark.parametrize("where", ["waiting", "landed", "running", "chunk", "preempted", "ended", "unknown"])
+@pytest.mark.parametrize(
+    "where", ["waiting", "landed", "in flight", "running", "chunk", "never loaded", "preempted", "ended", "unknown"]
+)
 def test_a_notice_for_anything_but_a_load_in_flight_changes_nothing(
     where: str, notice: Callable[[Scheduler, Request], object]
 ) -> None:
@@ -465,14 +473,18 @@ def test_a_notice_for_anything_but_a_load_in_flight_changes_nothing(
         made = scheduler(r)
     elif where == "unknown":
         made, r = parked()[0], request("r", 12, remote=8)
-    elif where == "chunk":
+    elif where in ("chunk", "never loaded"):
         r = request("r", 12)
         made = scheduler(r, max_num_batched_tokens=5)
         turn(made)
+        if where == "never loaded":
+            made.schedule()
     else:
         made, r = parked()
         made.load_finished(r)
-        if where != "landed":
+        if where == "in flight":
+            made.schedule()
+        elif where != "landed":
             turn(made)
         if where == "preempted":
             made.reset_prefix_cache()
@@ -507,9 +519,11 @@ def test_a_load_that_landed_has_no_deadline_any_more() -> None:
 
 
 def test_without_a_timeout_a_load_is_waited_for() -> None:
-    made, r = parked()
+    made, r = scheduler(), request("r", 12, remote=8)
+    turns(made, 3)
+    made.add_request(r)
     turns(made, 50)
-    assert r.place is Place.PARKED
+    assert (r.place, r.load_deadline) == (Place.PARKED, 0)
 
 
 def test_a_paused_rank_gives_loads_up_as_well() -> None:

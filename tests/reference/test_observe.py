@@ -104,3 +104,12 @@ def test_it_adds_up_after_every_call(config: Config, sequence: list[tuple[str, i
     for step in sequence:
         run.apply(*step)
         adds_up(observe(run.scheduler), run.scheduler)
+
+
+def test_who_is_live_and_in_no_list_is_seen_all_the_same() -> None:
+    """B56: otherwise nobody would ever see it again."""
+    made = scheduler(request("a", 4), request("b", 4))
+    turn(made)
+    lost = made.running.pop()
+    seen = observe(made)
+    assert (seen.running, seen.requests["b"]) == (("a",), view(lost))

@@ -52,7 +52,8 @@ def test_an_idle_step_is_empty() -> None:
     made = scheduler()
     step = turn(made)
     assert (step.index, step.scheduled, step.saturated, step.budget) == (0, {}, False, 8192)
-    assert turn(made).index == 1
+    step = turn(made, throttle=True)
+    assert (step.index, step.hold, step.lifted, step.wrote_flag) == (1, False, False, True)
 
 
 # --- Budget, chunks, caps --------------------------------------------------------------------------------------------
@@ -75,6 +76,24 @@ def test_a_chunk_samples_nothing() -> None:
     assert land(made).tokens == {}
     made.schedule()
     assert (a.num_computed, a.num_placeholders, made.in_flight[0].sampling) == (12, 1, [a])
+
+
+@pytest.mark.parametrize(("newcomers", "prefill"), [([], False), ([4], True)])
+def test_a_step_carries_prefill_if_anybody_has_more_than_one_token(newcomers: list[int], prefill: bool) -> None:
+    """Not by one token behind what a remote store loads within the step."""
+    made = scheduler(*[request("a", prompt) for prompt in newcomers], request("r", 8, remote=8, mode="sync"))
+    step = turn(made)
+    assert (step.scheduled["r"], step.prefill) == (1, prefill)
+
+
+def test_a_decode_prefills_nothing() -> None:
+    a = request("a", 4)
+    made = scheduler(a)
+    made.schedule()
+    assert made.in_flight[0].prefilled == [a]
+    land(made)
+    made.schedule()
+    assert (made.in_flight[0].prefilled, made.in_flight[0].sampling) == ([], [a])
 
 
 def test_the_threshold_caps_one_request_not_the_step() -> None:
@@ -109,6 +128,15 @@ def test_a_chunk_that_decodes_leave_nothing_gets_nothing() -> None:
     turn(made)
     assert turn(made).scheduled == dict.fromkeys("bcde", 1)
     assert (a.num_computed, a.place, a.num_blocks) == (4, Place.RUNNING, 1)
+
+
+def test_decodes_beyond_the_budget_go_without_the_youngest_first() -> None:
+    a = request("a", 1)
+    made = warm(a, request("b", 1), max_num_batched_tokens=2)
+    a.eligible_at = 2
+    made.add_request(request("c", 1))
+    assert turns(made, 3) == [{"b": 1, "c": 1}, {"a": 1, "b": 1}, {"a": 1, "b": 1}]
+    assert ids(made.running) == ["a", "b", "c"]
 
 
 def test_a_decode_that_may_not_run_is_due_nothing() -> None:
@@ -321,6 +349,18 @@ def test_who_shares_all_its_blocks_is_no_victim_and_sits_the_step_out() -> None:
     assert (step.sat_out, newest.place, newest.num_blocks) == (["newest"], Place.RUNNING, 3)
 
 
+def test_who_shares_all_its_blocks_and_needs_one_goes_itself() -> None:
+    sharer, newest = request("sharer", [*P12, 1]), request("newest", P12)
+    made = scheduler(sharer, newest, num_blocks=4, enable_prefix_caching=True)
+    sharer.eligible_at = 1
+    turn(made)
+    newest.eligible_at = 2
+    turn(made)
+    assert (made.pool.free, newest.num_blocks, made.pool.releasable(newest)) == (0, 3, 0)
+    step = turn(made)
+    assert (step.scheduled, step.evictions, step.sat_out) == ({"sharer": 1}, [Eviction("newest", "newest", 0)], [])
+
+
 def test_a_victim_computes_only_what_the_cache_has_lost() -> None:
     made, a, _ = full(num_blocks=4, enable_prefix_caching=True)
     turn(made)  # b's two full blocks stay findable until they are needed; a's new one takes the second
@@ -382,6 +422,19 @@ def test_drafts_take_a_free_block_that_nobody_was_promised() -> None:
     made = drafting(request("a", 5), request("b", 5), num_blocks=5)
     step = turn(made)
     assert (step.drafts, made.pool.free) == ({"a": 3, "b": 2}, 0)
+
+
+def test_drafts_in_a_last_block_need_no_room() -> None:
+    """Whether promises are covered or not: the decode has grown into those of a prompt that stands aside."""
+    a, c = request("a", 1), request("c", 16)
+    made = scheduler(a, c, num_blocks=5, long_prefill_token_threshold=4, num_draft_tokens=1)
+    turn(made)
+    c.eligible_at = 99
+    turns(made, 4)
+    made.schedule()
+    land(made, drafts={"a": 1})
+    assert made.pool.promised > made.pool.free
+    assert turn(made).drafts == {"a": 1}
 
 
 @pytest.mark.parametrize(("num_blocks", "drafts"), [(5, 1), (6, 3)])

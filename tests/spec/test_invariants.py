@@ -214,6 +214,10 @@ in_step(
 )
 in_step("no-decode-no-hold", "a part does not show the decodes", facts(partial(chunk("b")), held=["b"]))
 
+in_step("off-means-off", "held by the throttle", facts(AB, throttle=True, held=["b"]))
+in_step("off-means-off", "nobody held", facts(AB))
+in_step("off-means-off", "held all the same", facts(AB, held=["b"]), "b held in a step without the throttle")
+
 in_step("no-empty-step", "the decode ran", facts(AB, held=["b"], scheduled={"a": 1}))
 in_step("no-empty-step", "nobody was held", facts(AB))
 in_step("no-empty-step", "the decode was preempted", facts(AB, held=["b"], evictions=[Eviction("a", "a", 1)]))
@@ -410,9 +414,18 @@ in_step(
     facts(TWO, state(decode("a", num_computed=5), fresh("b")), scheduled={"a": 1}, evictions=GONE),
 )
 in_step("visit-once", "it ended meanwhile", facts(TWO, state(decode("a", num_computed=5)), scheduled={"a": 1, "b": 1}))
-FULL = state(decode("a"), chunk("b", num_tokens=20))
-FULL_RAN = state(decode("a"), chunk("b", num_tokens=20, num_computed=20))
-in_step("visit-once", "a step is full", facts(FULL, FULL_RAN, scheduled={"b": 16}))
+ONE_TOKEN = Config(block_size=4, num_blocks=10, max_num_batched_tokens=1)
+in_step("visit-once", "the step is full of decodes", facts(TWO, ONE_RAN, ONE_TOKEN, scheduled={"a": 1}))
+in_step(
+    "visit-once",
+    "a chunk filled the step",
+    facts(
+        state(decode("a"), chunk("b", num_tokens=20)),
+        state(decode("a"), chunk("b", num_tokens=20, num_computed=20)),
+        scheduled={"b": 16},
+    ),
+    "decode a got no token though 16 were left",
+)
 in_step(
     "visit-once",
     "what filled the step was admitted",
