@@ -6,7 +6,6 @@ from typing import NamedTuple
 from onbeat_proofs.ledger import THEOREMS
 from onbeat_proofs.machine import random_histories
 from onbeat_proofs.operations import Scenario
-from onbeat_proofs.pool_checks import POOL_CHECKS
 from onbeat_proofs.replay import replay
 from onbeat_proofs.runs import replay_runs
 from onbeat_proofs.scopes import SCOPES, Scope
@@ -154,12 +153,3 @@ def _sweep(shape: Shape) -> str | None:
         return None
 
     return next((path.result for path in explore(one_path) if path.result is not None), None)
-
-
-def pool() -> Iterator[Check]:
-    """Yield the block pool's own checks."""
-    for check in POOL_CHECKS:
-        yield Check(f"pool: {check.__name__.replace('_', ' ')}", check)
-
-
-STAGES: tuple[Callable[[], Iterator[Check]], ...] = (theorems, scenarios, pool, searches, histories, sweeps)

@@ -24,9 +24,8 @@ MODULES = (
     "onbeat_spec.cadence",
     "onbeat_reference.scheduler",
     "onbeat_reference.pool",
-    "onbeat_reference.lifecycle",
-    "onbeat_reference.blocks",
 )
+"""The policy text, and the step with the pool arithmetic that it decides by."""
 
 _BOUNDARY: dict[type, type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _OPPOSITE: dict[type, type[ast.cmpop]] = {
@@ -78,7 +77,7 @@ class Mutant:
         """Put this mutant in place, for the rest of this process."""
         function = function_of(self.module, self.function)
         function.__code__ = self.code
-        function.__defaults__, function.__kwdefaults__ = self.defaults, self.kwdefaults  # type: ignore[assignment]
+        function.__defaults__, function.__kwdefaults__ = self.defaults, self.kwdefaults
 
 
 def function_of(module: str, qualname: str) -> FunctionType:
@@ -99,17 +98,17 @@ class _Slot(NamedTuple):
 
     parent: ast.AST
     name: str
-    index: int | None
+    position: int | None
     node: ast.AST
     statement: ast.stmt | None
     heads: tuple[str, ...]
     """What stands at the heads of the blocks around the statement."""
 
     def put(self, node: ast.AST) -> None:
-        if self.index is None:
+        if self.position is None:
             setattr(self.parent, self.name, node)
         else:
-            getattr(self.parent, self.name)[self.index] = node
+            getattr(self.parent, self.name)[self.position] = node
 
 
 @cache
@@ -418,6 +417,6 @@ def _noted(statement: ast.stmt, places: dict[int, int], module: str, qualname: s
     place = places.get(id(statement))
     if place is None:
         return [statement]
-    key = ast.Constant(value=(module, qualname, place))
+    key = ast.Constant(value=(module, qualname, place))  # type: ignore[arg-type]  # any constant compiles
     note = ast.Expr(value=ast.Call(func=ast.Name(id=_NOTE, ctx=ast.Load()), args=[key], keywords=[]))
     return [ast.copy_location(note, statement), statement]

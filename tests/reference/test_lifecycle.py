@@ -258,6 +258,7 @@ def test_what_was_accepted_behind_an_end_is_not_delivered(
     assert step.scheduled == {"a": 4}
     outputs = made.update(step, {"a": tokens})
     assert (outputs.tokens["a"], a.tokens[5:], a.finish_reason) == (delivered, delivered, reason)
+    assert a.num_tokens == len(a.tokens) == 5 + len(delivered)
     assert outputs.finished == ([a] if reason else [])
     assert at_rest(made) == (reason is not None)
 
@@ -429,6 +430,41 @@ def test_bad_blocks_of_a_load_are_not_cached() -> None:
     land(made)
     made.add_request(request("s", text("p", 12)))
     assert turn(made).scheduled == {"s": 8}
+
+
+def test_cached_blocks_that_a_failed_load_was_given_are_forgotten_too() -> None:
+    p = text("p", 12)
+    r = request("r", [*p, 1, 2, 3, 4], remote=16, mode="sync")
+    made = scheduler(request("a", p, 1), enable_prefix_caching=True)
+    turn(made)
+    made.add_request(r)
+    made.schedule()
+    assert (r.num_computed, r.unconfirmed) == (16, True)
+    made.load_failed(r, 1)
+    made.abort(r)
+    land(made)
+    made.add_request(request("s", [*p, 1]))
+    assert turn(made).scheduled == {"s": 9}
+
+
+def test_what_was_not_confirmed_is_not_cached() -> None:
+    r = request("r", text("p", 12), remote=12, mode="sync")
+    made = scheduler(r, enable_prefix_caching=True)
+    made.schedule()
+    made.abort(r)
+    land(made)
+    made.add_request(request("s", text("p", 12)))
+    assert turn(made).scheduled == {"s": 12}
+
+
+def test_a_load_may_fail_under_a_chunk() -> None:
+    r = request("r", 12, remote=8, mode="sync")
+    made = scheduler(r, max_num_batched_tokens=3)
+    step = made.schedule()
+    assert (step.scheduled, r.num_computed, r.unconfirmed) == ({"r": 3}, 11, True)
+    made.load_failed(r, 1)
+    assert made.update(step, {}).tokens == {}
+    assert (r.num_computed, turns(made, 4)) == (4, [{"r": 3}, {"r": 3}, {"r": 2}, {"r": 1}])
 
 
 def test_a_load_within_the_step_that_brought_everything_valid_has_not_failed() -> None:

@@ -17,7 +17,7 @@ from onbeat_spec.config import Config
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Facts, Place, Step
-from tests.reference.helpers import examples, land, request, scheduler, text
+from tests.reference.helpers import examples, land, request, scheduler, text, turn
 
 # --- Schedulers with one fault each ----------------------------------------------------------------------------------
 
@@ -211,6 +211,25 @@ def test_a_backlog_without_the_flag() -> None:
     assert [violation.invariant for violation in watch.violations] == ["flag-means-backlog"]
 
 
+def test_the_flag_changed_by_a_paused_step() -> None:
+    """Nothing else stands out in that step: the one that waited is gone."""
+    made = scheduler(r("a", max_tokens=9), r("b"), policy="local-work", max_num_seqs=1)
+    watch = Watch(made)
+    watch.step(made.schedule())
+    land(made)
+    assert made.saturated
+    made.abort(made.waiting[0])
+    made.pause("new")
+    watch.step(made.schedule())
+    assert [violation.invariant for violation in watch.violations] == ["flag-only-when-open"]
+
+
+def test_the_younger_admitted_first_behind_one_that_waits_to_load() -> None:
+    """What is left waiting begins with somebody whom nobody can overtake."""
+    rounds = [([r("a", max_tokens=1), r("l", 8, remote=4), r("old"), r("young")], False), QUIET]
+    assert ("order-kept", 0) in seen(NewestFirst, *rounds, max_num_seqs=1)
+
+
 def test_a_victim_with_its_counts() -> None:
     rounds = [([r("a", 7), r("b", 7)], False), QUIET, QUIET]
     assert seen(Forgets, *rounds[:2], num_blocks=4) == []
@@ -229,6 +248,61 @@ def test_a_load_that_leaves_its_offer() -> None:
 
 def test_a_newcomer_without_its_promise() -> None:
     assert ("full-sequence-fits", 0) in seen(Promises, ([r("a", 12)], False), max_num_batched_tokens=4)
+
+
+@pytest.mark.parametrize("newcomer", [{"prompt": 8, "remote": 4}, {"prompt": 8}, {"prompt": 1}])
+def test_whoever_lacks_a_slot_is_the_backlog_that_the_flag_speaks_of(newcomer: dict[str, int]) -> None:
+    assert seen(Scheduler, ([r("a"), r("b", **newcomer)], False), QUIET, max_num_seqs=1) == []
+
+
+def waits(made: Scheduler, steps: int) -> list[str]:
+    """What the watch says of so many steps that do nothing."""
+    watch = Watch(made)
+    for _ in range(steps):
+        step = made.schedule()
+        assert not step.scheduled
+        assert not step.loading
+        watch.step(step)
+        watch.delivered(land(made))
+    return [violation.invariant for violation in watch.violations]
+
+
+def test_blocks_of_an_ended_load_are_waited_for() -> None:
+    each = r("l", 16, remote=16)
+    made = scheduler(each, num_blocks=5)
+    turn(made)
+    made.abort(each)
+    made.add_request(r("w", 8))
+    assert waits(made, 5) == []
+
+
+def test_a_landed_request_that_may_not_run_is_waited_for() -> None:
+    """It holds the only slot."""
+    each = r("l", 8, remote=4)
+    made = scheduler(each, max_num_seqs=1)
+    turn(made)
+    made.load_finished(each)
+    each.eligible_at = 99
+    made.add_request(r("w", 8))
+    assert waits(made, 5) == []
+
+
+def test_nobody_is_waited_for_who_may_not_run_and_holds_nothing() -> None:
+    """A scheduler that never looks at its waiting list has no excuse."""
+
+    class Idle(Policy):
+        def scans(self, preempted: bool, open: bool) -> bool:
+            return False
+
+        def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+            return False
+
+    made = Scheduler(Config(block_size=4), Idle())
+    aside = r("aside", 8)
+    for each in (aside, r("w", 8)):
+        made.add_request(each)
+    aside.eligible_at = 99
+    assert waits(made, 3).count("progress") == 1
 
 
 def test_holds_that_last_too_long() -> None:
@@ -439,6 +513,58 @@ def small(number: int) -> Config:
 
 
 CONFIGS = st.integers(0, 2**32).map(small)
+
+
+KNOWN = (
+    "id",
+    "priority",
+    "arrival",
+    "limit",
+    "num_prompt",
+    "num_tokens",
+    "num_placeholders",
+    "num_computed",
+    "external",
+    "remote_tokens",
+    "place",
+)
+"""What a watch can tell of a request as it stood before a step, by what it sees after it."""
+
+
+@examples(150)
+@given(config=CONFIGS, sequence=SEQUENCES)
+def test_what_it_shows_the_monitor_is_how_things_stood(config: Config, sequence: list[tuple[str, int]]) -> None:
+    """Of those whom a step held, admitted, let load, or left out.
+
+    Of a victim it is known only who it was, and one whose load is given up counts as landed from the start.
+    """
+    run = Run(Scheduler, config, False, 256)
+    shown: list[Facts] = []
+    step = run.watch.monitor.step
+
+    def show(facts: Facts) -> None:
+        shown.append(facts)
+        step(facts)
+
+    run.watch.monitor.step = show  # type: ignore[method-assign]
+    for what, number in sequence:
+        if what == "step" and len(run.scheduler.in_flight) == config.async_depth:
+            run.land(0)
+        before = observe(run.scheduler)
+        run.apply(what, number)
+        if what != "step":
+            continue
+        facts, after = shown.pop(), observe(run.scheduler)
+        victims = {eviction.victim for eviction in facts.step.evictions}
+        assert all(each == after.requests[id] for id, each in facts.after.requests.items())
+        listed = {*facts.before.running, *facts.before.waiting, *facts.before.parked}
+        for id in listed - set(facts.step.cancelled):
+            each, was = facts.before.requests[id], before.requests[id]
+            for name in ("place",) if id in victims else KNOWN:
+                assert getattr(each, name) == getattr(was, name), (id, name)
+            assert id in victims or (each.num_blocks > 0) == (was.num_blocks > 0)
+        assert (facts.before.saturated, facts.after.saturated) == (before.saturated, after.saturated)
+        assert (facts.after.num_loading, facts.after.num_slots) == (after.num_loading, after.num_slots)
 
 
 def places(eye: Monitor | Watch) -> set[tuple[str, int]]:
