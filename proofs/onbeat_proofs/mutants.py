@@ -19,6 +19,7 @@ from time import process_time
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
+from onbeat_proofs.equality import difference
 from onbeat_proofs.equivalents import EQUIVALENT
 from onbeat_proofs.mutant_checks import Check, histories, scenarios, searches, sweeps, theorems
 from onbeat_proofs.mutant_tests import unit_tests
@@ -88,8 +89,8 @@ def run(
         chosen: by default all.
 
     Raises:
-        NotReproduced: a check fails on the text as it is, or an entry of `equivalents` fits no mutant, or one that a
-            check notices.
+        NotReproduced: a check fails on the text as it is, or an entry of `equivalents` fits no mutant, or one that
+            does change something.
     """
     tell = progress or (lambda what, done, total: None)
     everyone = mutants()
@@ -98,7 +99,8 @@ def run(
     if stale:
         raise NotReproduced(f"equivalents.py speaks of a mutant that there is not: {stale[0]}; remove or rename it")
     results = {m.id: MutantResult(m.id, m.file, m.line, m.function, m.operator, m.before, m.after) for m in chosen}
-    alive = list(chosen)
+    _prove_equal([m for m in chosen if m.id in EQUIVALENT], results, workers, tell)
+    alive = [m for m in chosen if m.id not in EQUIVALENT]
     for stage in STAGES:
         checks = list(stage())
         controls = _controls(checks, workers, partial(tell, f"{stage.__name__} on the text as it is"))
@@ -114,13 +116,22 @@ def run(
         alive = [m for m in alive if results[m.id].verdict == "survived"]
         if not alive:
             break
-    for id, reason in EQUIVALENT.items():
-        if id in results:
-            result = results[id]
-            if result.verdict == "killed":
-                raise NotReproduced(f"equivalents.py says that nothing notices {id}, and {result.killed_by} does")
-            result.verdict, result.message = "equivalent", reason
     return list(results.values())
+
+
+def _prove_equal(listed: Sequence[Mutant], results: dict[str, MutantResult], workers: int, tell: Progress) -> None:
+    """Show that the mutants said to change nothing change nothing."""
+    jobs = {mutant.id: partial(_differs, mutant) for mutant in listed}
+    for done, (id, difference_) in enumerate(_forked(jobs, workers), 1):
+        tell("equality", done, len(jobs))
+        if difference_ is not None:
+            raise NotReproduced(f"equivalents.py says that nothing notices {id}; {difference_}")
+        results[id].verdict, results[id].message = "equivalent", EQUIVALENT[id]
+        results[id].killed_by = "proved equal"
+
+
+def _differs(mutant: Mutant) -> str | None:
+    return difference(mutant)
 
 
 def _controls(checks: Sequence[Check], workers: int, tell: Callable[[int, int], object]) -> dict[str, _Control]:
