@@ -12,6 +12,8 @@ ROOT = Path(__file__).parent.parent
 
 OURS = {"onbeat_spec", "onbeat_reference", "onbeat_proofs", "onbeat_engine"}
 CHECKERS = {"z3", "hypothesis", "click", "rich", "yaml", "jsonschema"}
+# Late, and in development only: mutants also meet the unit tests.
+CHECKERS |= {"pytest"}
 
 FOLDERS = {
     "onbeat_spec": ROOT / "spec" / "onbeat_spec",

@@ -430,7 +430,7 @@ def test_drafts_in_a_last_block_need_no_room() -> None:
     made = scheduler(a, c, num_blocks=5, long_prefill_token_threshold=4, num_draft_tokens=1)
     turn(made)
     c.eligible_at = 99
-    turns(made, 4)
+    turns(made, 3)
     made.schedule()
     land(made, drafts={"a": 1})
     assert made.pool.promised > made.pool.free

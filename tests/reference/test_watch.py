@@ -224,10 +224,26 @@ def test_the_flag_changed_by_a_paused_step() -> None:
     assert [violation.invariant for violation in watch.violations] == ["flag-only-when-open"]
 
 
-def test_the_younger_admitted_first_behind_one_that_waits_to_load() -> None:
-    """What is left waiting begins with somebody whom nobody can overtake."""
-    rounds = [([r("a", max_tokens=1), r("l", 8, remote=4), r("old"), r("young")], False), QUIET]
-    assert ("order-kept", 0) in seen(NewestFirst, *rounds, max_num_seqs=1)
+@pytest.mark.parametrize("first", [{"prompt": 8, "remote": 4}, {"prompt": 1}], ids=["one that will load", "one token"])
+def test_the_younger_admitted_first_behind_one_whom_anybody_may_overtake(first: dict[str, int]) -> None:
+    """Who stands first of those left proves nothing; the first fresh prefill behind him does."""
+    rounds = ([r("l", **first), r("old", 8), r("young", 8)], False)
+    assert seen(NewestFirst, rounds, max_num_seqs=1) == [("order-kept", 0)]
+
+
+def test_the_younger_admitted_first_behind_a_landed_one() -> None:
+    landed = r("l", 8, remote=4)
+    made = NewestFirst(Config(block_size=4, num_blocks=100, max_num_seqs=2, max_num_batched_tokens=8))
+    made.add_request(landed)
+    turn(made)
+    made.load_finished(landed)
+    for each in (r("old", 8), r("young", 8)):
+        made.add_request(each)
+    watch = Watch(made)
+    assert watch.scheduler is made
+    watch.step(made.schedule())
+    assert [each.id for each in made.waiting] == ["l", "old"]
+    assert [violation.invariant for violation in watch.violations] == ["order-kept"]
 
 
 def test_a_victim_with_its_counts() -> None:
