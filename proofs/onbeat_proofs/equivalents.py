@@ -14,7 +14,6 @@ EQUIVALENT: dict[str, str] = {
     "cadence.py:LocalClock.throttle:drop: return self.interval > 1 and self.left > 0 -> return self.left > 0": "left stays below interval, so with interval 1 it is 0",
     "cadence.py:LocalClock.throttle:boundary: return self.interval > 1 and self.left > 0 -> return self.interval >= 1 and self.left > 0": "left stays below interval, so with interval 1 it is 0",
     "cadence.py:LocalClock.throttle:constant: return self.interval > 1 and self.left > 0 -> return self.interval > 0 and self.left > 0": "left stays below interval, so with interval 1 it is 0",
-    "scheduler.py:Scheduler.schedule:drop: self._scan(flight, tuple(self.waiting), step.hold and (not step.lifted)) -> self._scan(flight, tuple(self.waiting), step.hold)": "a lifted hold gave nobody a token, so some decode was evicted, and the scan does not run",
     "scheduler.py:Scheduler._serve:constant: budget, due = (step.budget, 0) -> budget, due = (step.budget, 1)": "what is owed behind a decode is never asked for",
     "scheduler.py:Scheduler._serve:constant: due = self._owed(requests[position + 1:], now) if owed is None else owed[position] -> due = self._owed(requests[position + 0:], now) if owed is None else owed[position]": "the request itself is a chunk and owed nothing",
     "scheduler.py:Scheduler._serve:exchange: tokens = grant(work, budget, cap) -> tokens = grant(work, cap, budget)": "the least of three does not depend on their order",

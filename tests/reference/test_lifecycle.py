@@ -347,6 +347,14 @@ def test_a_load_that_landed_has_its_slot() -> None:
     assert turn(made).scheduled == {"r": 4}
 
 
+def test_a_load_that_landed_has_its_promise() -> None:
+    """One block is free, and it is its own."""
+    made, r = parked(num_blocks=3)
+    assert (made.pool.free, made.pool.promised) == (1, 1)
+    made.load_finished(r)
+    assert turn(made).scheduled == {"r": 4}
+
+
 def test_a_load_needs_a_slot() -> None:
     made, _ = parked(max_num_seqs=1)
     made.add_request(request("a", 4))
@@ -370,6 +378,17 @@ def test_what_is_cached_is_not_loaded() -> None:
         step = turn(made)
         assert (step.loading, step.scheduled) == ((["r"], {}) if loads else ([], {"r": 4}))
         assert r.remote_tokens == 0
+
+
+@pytest.mark.parametrize(("remote", "computed", "external"), [(4, 4, 0), (8, 4, 0), (9, 3, 9), (12, 1, 12)])
+def test_what_is_cached_is_not_loaded_within_the_step_either(remote: int, computed: int, external: int) -> None:
+    p = text("p", 12)
+    r = request("r", [*p[:8], 1, 2, 3, 4], remote=remote, mode="sync")
+    made = scheduler(request("a", p, 1), enable_prefix_caching=True)
+    turn(made)
+    made.add_request(r)
+    assert made.schedule().scheduled == {"r": computed}
+    assert (r.external, r.unconfirmed) == (external, external > 0)
 
 
 def test_cached_blocks_at_its_head_are_shared_by_a_load() -> None:

@@ -516,6 +516,15 @@ def test_behind_a_held_prefill_what_needs_one_token_goes_on() -> None:
     assert (step.scheduled, step.held) == ({"d": 1, "one": 1, "hit": 1}, ["w", "v"])
 
 
+@pytest.mark.parametrize(("policy", "passes"), [("onbeat", {"one": 1}), ("local-work", {}), ("pr44558", {})])
+def test_the_published_policies_look_no_further_than_the_first_they_hold(policy: str, passes: dict[str, int]) -> None:
+    made = warm(request("d", 4), policy=policy)
+    made.add_request(request("w", 8))
+    made.add_request(request("one", 1))
+    step = turn(made, throttle=True)
+    assert (step.held, step.scheduled) == (["w"], {"d": 1, **passes})
+
+
 @pytest.mark.parametrize(
     ("spoil", "holds"),
     [
