@@ -197,7 +197,7 @@ def _watched(driver: Driver, names: Mapping[str, int], now: int) -> object:
         for name, value in vars(monitor).items()
         if name not in _NO_MONITOR
     ]
-    since = [(names.get(id, id), now - step if limit else 0) for id, step in monitor._loading.items()]
+    since = [(names.get(id, id), now - step if limit else 0) for id, (step, _) in monitor._loading.items()]
     return counters, since
 
 

@@ -90,7 +90,7 @@ class BlockPool(CountingPool):
         size = self.block_size
         while len(known) < count:
             start = len(known) * size
-            parent = known[-1] if known else request.cache_salt.encode()
+            parent = known[-1] if known else _root(request.cache_salt)
             block = parent + array("q", request.tokens[start : start + size]).tobytes()
             known.append(blake2b(block, digest_size=16).digest())
         return known if len(known) == count else known[:count]
@@ -128,3 +128,8 @@ class BlockPool(CountingPool):
                     self._blank.append(block)
         request.blocks = []
         return released
+
+
+def _root(salt: str) -> bytes:
+    """The parent of a first block: a hash of its own kind, so that no salt can pass for another block's hash."""
+    return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, person=b"salt").digest()

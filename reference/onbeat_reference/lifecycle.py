@@ -246,7 +246,7 @@ class Lifecycle:
                 delivered[request.id] = self._end(request, tokens)
                 outputs.finished.append(request)
         if drafts:
-            self._propose(drafts)
+            self._propose(flight, drafts)
         return outputs
 
     def _confirm(self, flight: InFlight) -> None:
@@ -266,11 +266,11 @@ class Lifecycle:
         self._finish(request, FinishReason.STOP if tokens[count - 1] in stops else FinishReason.LENGTH)
         return tokens[:count]
 
-    def _propose(self, drafts: Mapping[str, int]) -> None:
-        """Book draft slots for running requests; none beyond a request's last token."""
-        for id, count in drafts.items():
-            request = self.requests.get(id)
-            if request is not None and request.place is Place.RUNNING:
+    def _propose(self, flight: InFlight, drafts: Mapping[str, int]) -> None:
+        """Book draft slots for those that sampled and still run; none beyond a request's last token."""
+        for request in flight.sampling:
+            count = drafts.get(request.id, 0)
+            if count and request.place is Place.RUNNING and request not in flight.preempted:
                 room = request.limit - request.num_tokens - request.num_placeholders - 1
                 request.num_drafts = max(0, min(count, self.config.num_draft_tokens, room))
 

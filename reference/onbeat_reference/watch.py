@@ -95,17 +95,18 @@ class Watch:
     def _left_waiting(self, step: Step) -> list[Request]:
         """Return the first waiting request that could run, the first fresh prefill, and holders that may not run."""
         left: list[Request] = []
-        found = False
+        found = seen_fresh = False
+        holders = self.scheduler.num_slots - len(self.scheduler.running) - len(self.scheduler.parked)
         for request in self.scheduler.waiting:
             if request.eligible_at > step.index:
                 if request.num_blocks > 0:
                     left.append(request)
                 continue
             fresh = request.num_blocks == 0 and request.remote_tokens == 0 and not is_decode(local_work(request))
-            if fresh or not found:
+            if (fresh and not seen_fresh) or not found:
                 left.append(request)
-                found = True
-            if fresh:
+            found, seen_fresh = True, seen_fresh or fresh
+            if seen_fresh and not holders:
                 break
         return left
 

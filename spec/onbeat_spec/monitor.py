@@ -32,7 +32,8 @@ class Monitor:
         self._held: dict[str, int] = {}
         self._unwritten = 0
         self._idle = 0
-        self._loading: dict[str, int] = {}
+        self._loading: dict[str, tuple[int, int]] = {}
+        """For each request that loads or has loaded in its present allocation: since when, and its arrival."""
 
     # --- Events ------------------------------------------------------------------------------------------------------
 
@@ -96,6 +97,7 @@ class Monitor:
 
     @predicate("held-at-most", "history")
     def _watch_holds(self, facts: Facts) -> None:
+        """Count, for each held request, the steps in a row that held it."""
         most = self.config.max_hold_steps
         if self.interval:
             most = min(most, self.interval - 1)
@@ -109,6 +111,7 @@ class Monitor:
 
     @predicate("flag-lag", "history")
     def _watch_flag(self, facts: Facts) -> None:
+        """Count the steps in a row that could have written the flag and did not."""
         step = facts.step
         # A step that may not execute at all counts for no clock; it only occurs where a test asks for it.
         if step.wrote_flag or step.evictions or not step.open or facts.config.max_num_batched_tokens == 0:
@@ -123,6 +126,7 @@ class Monitor:
 
     @predicate("progress", "history")
     def _watch_progress(self, facts: Facts) -> None:
+        """Count the steps in a row that did nothing with work that nothing else kept waiting."""
         step, before = facts.step, facts.before
         if step.scheduled or step.loading or not step.open or facts.config.max_num_batched_tokens == 0:
             self._idle = 0
@@ -138,14 +142,16 @@ class Monitor:
     @predicate("load-once", "history")
     @predicate("load-bounded", "history")
     def _watch_loads(self, facts: Facts) -> None:
+        """Remember who loads since when; nobody does twice in one allocation, or beyond the deadline."""
         step, limit = facts.step, self.config.remote_load_timeout
         for eviction in step.evictions:
             self._loading.pop(eviction.victim, None)
         for id in step.loading:
-            if id in self._loading:
+            arrival = facts.after.requests[id].arrival
+            if id in self._loading and self._loading[id][1] == arrival:
                 self._report("load-once", step.index, f"{id} loads again within one allocation")
-            self._loading[id] = step.index
-        for id, since in self._loading.items():
+            self._loading[id] = step.index, arrival
+        for id, (since, _) in self._loading.items():
             request = facts.after.requests.get(id)
             if limit and request is not None and request.place is Place.PARKED and step.index - since >= limit:
                 self._report(

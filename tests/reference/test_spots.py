@@ -2,6 +2,7 @@
 
 from onbeat_reference import BlockPool, Request, Scheduler
 from onbeat_reference.pool import CountingPool
+from onbeat_reference.watch import Watch
 from onbeat_spec.config import Config
 from onbeat_spec.records import Place, Step
 from tests.reference.helpers import request, scheduler
@@ -143,3 +144,54 @@ def test_only_known_tokens_are_committed() -> None:
 
 def test_config_defaults_are_what_a_scheduler_uses() -> None:
     assert Scheduler(Config()).config.prefill_cap == Config().max_num_batched_tokens
+
+
+def test_no_salt_passes_for_a_block() -> None:
+    made = BlockPool(10, 4, enable_prefix_caching=True)
+    first, rest = [6437] * 4, [7, 8, 9, 10]
+    victim = committed(made, [*first, 1], 4)
+    salt = made._hashes(victim, 1)[0].decode("utf-8", "surrogateescape")
+    evil = Request("evil", [*rest, 1], 1, cache_salt=salt)
+    made.grow(evil, 4)
+    evil.num_computed = 4
+    made.commit(evil)
+    assert made.match(Request("v", [*first, *rest, 2], 1)) == 4
+    assert made.match(Request("odd", [1] * 5, 1, cache_salt="\ud800")) == 0
+
+
+def test_drafts_are_for_whom_they_were_proposed() -> None:
+    made = scheduler(request("a", 4), async_depth=2, num_draft_tokens=3)
+    first = made.schedule()
+    made.abort(made.running[0])
+    made.add_request(request("a", 5))
+    made.schedule()
+    made.update(first, {"a": [1]}, {"a": 3})
+    assert made.running[0].num_drafts == 0
+
+
+def test_a_watch_tells_two_of_one_name_apart() -> None:
+    made = scheduler()
+    watch = Watch(made)
+    for _ in range(2):
+        loading = request("r", 8, 1, remote=4)
+        made.add_request(loading)
+        step = made.schedule()
+        watch.step(step)
+        watch.delivered(made.update(step, {}))
+        made.abort(loading)
+        made.load_finished(loading)
+    assert watch.violations == []
+
+
+def test_a_watch_sees_a_holder_behind_a_fresh_prefill() -> None:
+    made = scheduler(request("r", 8, 4, remote=4, priority=1), max_num_seqs=1, scheduling="priority")
+    watch = Watch(made, any_flag=True)
+    step = made.schedule()
+    watch.step(step)
+    watch.delivered(made.update(step, {}))
+    made.add_request(request("w", 8, 4))
+    made.parked[0].eligible_at = 9
+    made.load_finished(made.parked[0])
+    for _ in range(4):
+        watch.step(run(made))
+    assert watch.violations == []
