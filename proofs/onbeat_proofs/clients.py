@@ -144,11 +144,9 @@ class Clients:
         if track is None:
             return
         request = track.request
-        void = request.unconfirmed and op.from_block * self.config.block_size < request.external
-        known = request.unconfirmed or self._is_loading(request)
+        spoilt = self._model.spoil(track, op.from_block * self.config.block_size)
+        known = spoilt or self._is_loading(request)
         self._notice(self.scheduler.load_failed, known, request, op.from_block)
-        if void:
-            self._model.void(track)
 
     def _is_loading(self, request: Request) -> bool:
         return request.place is Place.PARKED or request in self.scheduler.orphans

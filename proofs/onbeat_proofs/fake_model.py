@@ -93,6 +93,8 @@ class Flight(NamedTuple):
     step: Step
     samples: list[Sample]
     accept: Mapping[str, int]
+    loads: dict[Track, int]
+    """Whose KV is loaded within this step, and up to which token."""
 
 
 class FakeModel:
@@ -125,6 +127,7 @@ class FakeModel:
             The ids that had more than one token of local work, and the ids that are no requests.
         """
         samples: list[Sample] = []
+        loads: dict[Track, int] = {}
         prefill: list[str] = []
         strangers: list[str] = []
         admitted, drafts_of = step.admitted, step.drafts
@@ -138,6 +141,8 @@ class FakeModel:
             if found is None or id in admitted:
                 found = track.request.num_computed - tokens, track.request.num_tokens
             computed, known = found
+            if track.request.sync_load and track.request.external and id in admitted:
+                loads[track] = track.request.external
             drafts = drafts_of.get(id, 0)
             if known - computed > 1:
                 prefill.append(id)
@@ -146,7 +151,7 @@ class FakeModel:
             if end >= known or end >= track.prompt + track.delivered + track.awaited:
                 samples.append((track, end - drafts, drafts))
                 track.awaited += 1 + drafts
-        self.flights.append(Flight(self._turns, step, samples, accept))
+        self.flights.append(Flight(self._turns, step, samples, accept, loads))
         self._turns += 1
         return prefill, strangers
 
@@ -168,11 +173,18 @@ class FakeModel:
                 self._shift(track, drafts - accepted)
         return flight, sampled, dues
 
-    def void(self, track: Track) -> None:
-        """What is in flight for a request was computed from KV that never came: it samples nothing."""
+    def spoil(self, track: Track, first_bad: int) -> bool:
+        """A load within a step brought nothing from a token on; return whether such a load is in flight.
+
+        What is in flight for the request was computed from KV that never came: it samples nothing.
+        """
+        if not any(first_bad < flight.loads.get(track, 0) for flight in self.flights):
+            return False
         for flight in self.flights:
             flight.samples[:] = [sample for sample in flight.samples if sample[0] is not track]
+            flight.loads.pop(track, None)
         track.awaited = 0
+        return True
 
     def fork(self, memo: Memo) -> "FakeModel":
         """Return an independent copy; requests are copied with `memo`."""
@@ -180,7 +192,8 @@ class FakeModel:
         new._turns = self._turns
         for flight in self.flights:
             samples = [(branch(track, memo), position, drafts) for track, position, drafts in flight.samples]
-            new.flights.append(flight._replace(samples=samples))
+            loads = {branch(track, memo): external for track, external in flight.loads.items()}
+            new.flights.append(flight._replace(samples=samples, loads=loads))
         return new
 
     def _shift(self, track: Track, rejected: int) -> None:

@@ -112,7 +112,7 @@ def _everything(driver: Driver) -> object:
     own = {name: value for name, value in vars(scheduler).items() if name not in ("config", "policy")}
     # A set has no order of its own.
     flights = [
-        (flight.step, flight.sampling, flight.prefilled, sorted(r.arrival for r in flight.preempted))
+        (flight.step, flight.sampling, flight.prefilled, flight.loads, sorted(r.arrival for r in flight.preempted))
         if type(flight) is InFlight
         else flight
         for flight in own.pop("in_flight")
@@ -167,6 +167,7 @@ def _flight(flight: Any, names: Mapping[str, int], places: Mapping[int, int], no
         [places.get(id(request), -1) for request in flight.sampling],
         [places.get(id(request), -1) for request in flight.prefilled],
         sorted(places.get(id(request), -1) for request in flight.preempted),
+        sorted((places.get(id(request), -1), external) for request, external in flight.loads.items()),
     )
 
 
@@ -185,6 +186,7 @@ def _samples(flight: Any, names: Mapping[str, int], places: Mapping[int, int]) -
     return (
         [(places.get(id(track.request), -1), position, drafts) for track, position, drafts in flight.samples],
         [(names.get(id, -1), count) for id, count in flight.accept.items()],
+        sorted((places.get(id(track.request), -1), external) for track, external in flight.loads.items()),
     )
 
 

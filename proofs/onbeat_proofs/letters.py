@@ -24,6 +24,7 @@ from onbeat_proofs.operations import (
     Schedule,
     Stop,
 )
+from onbeat_reference.request import Request
 from onbeat_spec.records import Place
 
 Letter = Callable[[Driver], Op | None]
@@ -152,11 +153,16 @@ def landed_late(driver: Driver) -> Op | None:
     return None if track is None or track in still else RemoteDone(track.request.id)
 
 
+def within_a_step(driver: Driver, request: Request) -> bool:
+    """Whether a request was admitted with a load within a step whose outputs are not back."""
+    return any(request in flight.loads for flight in driver.scheduler.in_flight)
+
+
 def failed(from_block: int) -> Letter:
     """A load of the oldest such request fails, be it one in flight or one within a step."""
 
     def make(driver: Driver) -> Op | None:
-        tracks = loading(driver) or [track for track in live(driver) if track.request.unconfirmed]
+        tracks = loading(driver) or [track for track in live(driver) if within_a_step(driver, track.request)]
         id = _at(tracks, 0)
         return None if id is None else RemoteFailed(id, from_block)
 

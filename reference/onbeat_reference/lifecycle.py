@@ -27,6 +27,8 @@ class InFlight:
     step: Step
     sampling: list[Request] = field(default_factory=list)
     prefilled: list[Request] = field(default_factory=list)
+    loads: dict[Request, int] = field(default_factory=dict)
+    """Admitted with a load within this step: how many leading tokens that gives. Known to be good once it is back."""
     preempted: set[Request] = field(default_factory=set)
     """Preempted since: what they sampled is still theirs, but their counts have moved on (B40)."""
 
@@ -159,13 +161,16 @@ class Lifecycle:
         self._landed(request, request.external)
 
     def load_failed(self, request: Request, from_block: int = 0) -> None:
-        """A remote load ended and its blocks from `from_block` on are not valid: that counts as landing (B63, B67)."""
-        valid = min(request.external, max(from_block, 0) * self.config.block_size)
-        if request.unconfirmed:
-            if valid < request.external:
-                self._roll_back(request, valid)
-        else:
-            self._landed(request, valid)
+        """A remote load ended and its blocks from `from_block` on are not valid: that counts as landing (B63, B67).
+
+        Of a load within a step this is told before the outputs of that step.
+        """
+        valid = max(from_block, 0) * self.config.block_size
+        for flight in self.in_flight:
+            if valid < flight.loads.get(request, 0):
+                self._void(flight, request, valid)
+                return
+        self._landed(request, min(request.external, valid))
 
     def _landed(self, request: Request, valid: int) -> None:
         if request in self.orphans:
@@ -179,17 +184,22 @@ class Lifecycle:
             self._holders += 1
             self._enqueue(request)
 
+    def _void(self, flight: InFlight, request: Request, valid: int) -> None:
+        """A load within a step failed: what is sampled on it is void, also if the request was preempted since."""
+        del flight.loads[request]
+        for each in self.in_flight:
+            if request in each.sampling:
+                each.sampling.remove(request)
+        if request.place is Place.RUNNING and request not in flight.preempted:
+            self._roll_back(request, valid)
+
     def _roll_back(self, request: Request, valid: int) -> None:
-        """A load within a step failed: recompute from the first bad block; what the step sampled is void."""
+        """Have a running request recompute from its first bad block."""
         self.pool.forget(request, valid // self.config.block_size)
-        request.unconfirmed = False
         request.external = valid
         request.num_computed = valid
         request.num_placeholders = 0
         request.num_drafts = 0
-        for flight in self.in_flight:
-            if request in flight.sampling:
-                flight.sampling.remove(request)
 
     def _expire_loads(self, step: Step) -> None:
         """Give up loads at their deadline (B71)."""
@@ -253,7 +263,6 @@ class Lifecycle:
         """What a step prefilled is computed now: others may find it in the prefix cache."""
         for request in flight.prefilled:
             if request.place is Place.RUNNING and request not in flight.preempted:
-                request.unconfirmed = False
                 self.pool.commit(request)
 
     def _end(self, request: Request, tokens: Sequence[int]) -> Sequence[int]:
@@ -295,14 +304,13 @@ class Lifecycle:
 
     def _drop_kv(self, request: Request) -> int:
         """Give up a request's blocks and every count that speaks of them (B67); return the blocks released."""
-        if not request.unconfirmed:
+        if not any(request in flight.loads for flight in self.in_flight):
             self.pool.commit(request)
         released = self.pool.release(request)
         request.num_computed = 0
         request.num_placeholders = 0
         request.num_drafts = 0
         request.external = 0
-        request.unconfirmed = False
         return released
 
     def _key(self, request: Request) -> tuple[int, int]:

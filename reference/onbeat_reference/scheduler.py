@@ -134,7 +134,7 @@ class Scheduler(Lifecycle):
         request.num_computed += tokens
         step.scheduled[request.id] = tokens
         step.budget -= tokens
-        if work > 1 or request.unconfirmed:
+        if work > 1 or request in flight.loads:
             step.prefill = step.prefill or work > 1
             flight.prefilled.append(request)
             if tokens < work:
@@ -216,7 +216,8 @@ class Scheduler(Lifecycle):
             self._holders -= 1
             flight.step.resumed.append(request.id)
         self.pool.attach(request)
-        request.unconfirmed = external > request.external
+        if external > request.external:
+            flight.loads[request] = external
         request.external = external
         request.remote_tokens = 0
         request.num_computed = at_hand

@@ -43,7 +43,6 @@ class Request:
         "remote_tokens",
         "reserved",
         "sync_load",
-        "unconfirmed",
     )
 
     def __init__(self, id: str, num_prompt: int, limit: int, *, priority: int = 0, remote_tokens: int = 0) -> None:
@@ -69,8 +68,6 @@ class Request:
         """The remote store loads within the step that admits it, instead of beforehand."""
         self.external = 0
         """Leading tokens whose KV is at hand thanks to the remote store, in the present allocation; 0 = none."""
-        self.unconfirmed = False
-        """Admitted with a load within the step, whose outcome is not known yet."""
         self.load_deadline = 0
         """Step at which a load in flight counts as failed; 0 = never."""
         self.num_blocks = 0

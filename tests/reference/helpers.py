@@ -132,3 +132,8 @@ def conserved(pool: BlockPool, owners: Iterable[Request]) -> None:
     assert {block: key for key, block in pool._by_hash.items()} == pool._hash_of
     assert set(idle) <= set(pool._hash_of)
     assert not set(blank) & set(pool._hash_of)
+
+
+def unconfirmed(scheduler: Scheduler, request: Request) -> bool:
+    """Whether the outcome of a load within the step that admitted the request is not known yet."""
+    return any(request in flight.loads for flight in scheduler.in_flight)

@@ -10,7 +10,7 @@ from onbeat_spec.config import Config
 from onbeat_spec.errors import ConfigError, OnbeatError, ProtocolMisuse, RequestRefused
 from onbeat_spec.policy import POLICIES, LocalWork, local_work
 from onbeat_spec.records import Place
-from tests.reference.helpers import conserved, ids, land, photo, request, scheduler, text, turn, turns
+from tests.reference.helpers import conserved, ids, land, photo, request, scheduler, text, turn, turns, unconfirmed
 
 
 def refusal(made: Scheduler, asked: Request) -> str:
@@ -388,7 +388,7 @@ def test_what_is_cached_is_not_loaded_within_the_step_either(remote: int, comput
     turn(made)
     made.add_request(r)
     assert made.schedule().scheduled == {"r": computed}
-    assert (r.external, r.unconfirmed) == (external, external > 0)
+    assert (r.external, unconfirmed(made, r)) == (external, external > 0)
 
 
 def test_cached_blocks_at_its_head_are_shared_by_a_load() -> None:
@@ -423,9 +423,9 @@ def test_a_load_within_the_step_counts_as_computed(remote: int, scheduled: int) 
     made = scheduler(r)
     step = made.schedule()
     assert (step.loading, step.admitted, step.resumed, step.scheduled) == ([], ["r"], [], {"r": scheduled})
-    assert (r.external, r.remote_tokens, r.unconfirmed, r.num_computed) == (remote, 0, True, 12)
+    assert (r.external, r.remote_tokens, unconfirmed(made, r), r.num_computed) == (remote, 0, True, 12)
     land(made)
-    assert (r.unconfirmed, r.num_tokens) == (False, 13)
+    assert (unconfirmed(made, r), r.num_tokens) == (False, 13)
 
 
 @pytest.mark.parametrize(("from_block", "again"), [(0, 12), (1, 8), (2, 4)])
@@ -434,7 +434,7 @@ def test_a_load_within_the_step_that_failed_is_taken_back(from_block: int, again
     made = scheduler(r, enable_prefix_caching=True)
     step = made.schedule()
     made.load_failed(r, from_block)
-    assert (r.num_computed, r.num_placeholders, r.external, r.unconfirmed) == (12 - again, 0, 12 - again, False)
+    assert (r.num_computed, r.num_placeholders, r.external, unconfirmed(made, r)) == (12 - again, 0, 12 - again, False)
     assert made.update(step, {"r": [5]}).tokens == {}  # what the step sampled is void
     assert turn(made, token=6).scheduled == {"r": again}
     assert r.tokens[12:] == [6]
@@ -458,7 +458,7 @@ def test_cached_blocks_that_a_failed_load_was_given_are_forgotten_too() -> None:
     turn(made)
     made.add_request(r)
     made.schedule()
-    assert (r.num_computed, r.unconfirmed) == (16, True)
+    assert (r.num_computed, unconfirmed(made, r)) == (16, True)
     made.load_failed(r, 1)
     made.abort(r)
     land(made)
@@ -480,7 +480,7 @@ def test_a_load_may_fail_under_a_chunk() -> None:
     r = request("r", 12, remote=8, mode="sync")
     made = scheduler(r, max_num_batched_tokens=3)
     step = made.schedule()
-    assert (step.scheduled, r.num_computed, r.unconfirmed) == ({"r": 3}, 11, True)
+    assert (step.scheduled, r.num_computed, unconfirmed(made, r)) == ({"r": 3}, 11, True)
     made.load_failed(r, 1)
     assert made.update(step, {}).tokens == {}
     assert (r.num_computed, turns(made, 4)) == (4, [{"r": 3}, {"r": 3}, {"r": 2}, {"r": 1}])
@@ -682,7 +682,7 @@ def landed() -> tuple[Scheduler, Request]:
     return made, r
 
 
-def unconfirmed() -> tuple[Scheduler, Request]:
+def just_loading() -> tuple[Scheduler, Request]:
     r = request("r", 12, remote=8, mode="sync")
     made = scheduler(r)
     made.schedule()
@@ -692,7 +692,7 @@ def unconfirmed() -> tuple[Scheduler, Request]:
 PLACES = [waiting, running, chunk, in_flight, in_flight_twice, drafted, preempted, preempted_in_flight, landed]
 
 
-@pytest.mark.parametrize("place", [*PLACES, unconfirmed, parked])
+@pytest.mark.parametrize("place", [*PLACES, just_loading, parked])
 def test_an_abort_ends_a_request_wherever_it_is(place: Callable[[], tuple[Scheduler, Request]]) -> None:
     made, a = place()
     assert made.abort(a) is True

@@ -195,3 +195,29 @@ def test_a_watch_sees_a_holder_behind_a_fresh_prefill() -> None:
     for _ in range(4):
         watch.step(run(made))
     assert watch.violations == []
+
+
+def test_a_failed_load_voids_what_was_sampled_before_a_reset() -> None:
+    made = scheduler(request("r", 12, 8, remote=12, mode="sync"))
+    r, step = made.waiting[0], made.schedule()
+    made.reset_prefix_cache()
+    made.load_failed(r, 0)
+    assert made.update(step, {"r": [666]}).tokens == {}
+    assert run(made).scheduled == {"r": 12}
+
+
+def test_a_failed_load_voids_what_was_sampled_before_an_eviction() -> None:
+    made = scheduler(request("a", 4, 8), request("r", 8, 4, remote=8, mode="sync"), num_blocks=3, async_depth=2)
+    a, r = made.waiting
+    made.update(made.schedule(), {"a": [9], "r": [9]})
+    assert made.running == [a, r]
+    made.schedule()
+    made.load_failed(r, 0)  # its outputs were back: too late to matter
+    assert r.num_tokens == 9
+
+
+def test_a_load_within_a_step_that_lost_nothing_changes_nothing() -> None:
+    made = scheduler(request("r", 8, 4, remote=8, mode="sync"))
+    r, step = made.waiting[0], made.schedule()
+    made.load_failed(r, 2)
+    assert made.update(step, {"r": [9]}).tokens == {"r": [9]}

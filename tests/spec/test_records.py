@@ -48,7 +48,7 @@ def test_a_request_begins_with_nothing_but_its_prompt() -> None:
         eligible_at=0,
         place=Place.WAITING,
     )
-    assert (request.unconfirmed, request.load_deadline, request.num_preemptions) == (False, 0, 0)
+    assert (request.load_deadline, request.num_preemptions) == (0, 0)
 
 
 def test_every_field_of_a_request_is_set_from_the_start() -> None:
