@@ -10,11 +10,12 @@ One row for each invariant says whether it holds, is violated, or was never put 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from onbeat_proofs.adapters import AUTO, Adapter, ReferenceAdapter, adapter_for
 from onbeat_proofs.audit_report import AuditReport, Budget, Finding, Row, Verdict
 from onbeat_proofs.clients import Factory
 from onbeat_proofs.drain import AT_REST, drain, folded
@@ -28,14 +29,16 @@ from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs, violation_in
 from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.search import Exploration
 from onbeat_proofs.shrink import shrink
-from onbeat_proofs.signature import misfits_of, probe
 from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.table import step_text
 from onbeat_proofs.targets import where_raised
+from onbeat_proofs.text import STATEMENTS
 from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
 from onbeat_spec.catalogue import CATALOGUE
+from onbeat_spec.config import Config
 from onbeat_spec.errors import OnbeatError
+from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
 
 Progress = Callable[[str, int, int], object]
@@ -63,11 +66,17 @@ LIMITS: dict[Budget, Limits] = {
     "standard": Limits(1, 100_000, 200, 1200, 3.0, 100),
     "deep": Limits(2, 1_000_000, 1000, 10_000, 10.0, None),
 }
+LIMITS_OF_OTHERS: dict[Budget, Limits] = {
+    "quick": Limits(0, 2_000, 20, 60, 1.0, 10),
+    "standard": Limits(1, 12_000, 100, 400, 4.0, 50),
+    "deep": Limits(2, 100_000, 500, 4000, 15.0, None),
+}
+"""The same for families whose schedulers are real, and cost accordingly."""
 
 
 def audit(
     scheduler: Factory,
-    policy: str = "onbeat",
+    policy: str = AUTO,
     budget: Budget = "quick",
     seed: int = 0,
     *,
@@ -80,8 +89,10 @@ def audit(
     """Check one scheduler class against every invariant of one rank.
 
     Args:
-        scheduler: the class, with the interface of `onbeat_reference.Scheduler`; or a function of (config, policy).
-        policy: name of the policy that it is given: a built-in one, module:Class, or file.py:Class.
+        scheduler: the class, of a family that an adapter knows; or a function of (config, policy) that makes a
+            scheduler with the interface of `onbeat_reference.Scheduler`.
+        policy: the policy that it is given, or, if it decides by itself, that it should keep: a built-in one,
+            module:Class, or file.py:Class. `auto`: the one that its family and version should have.
         budget: how much is explored.
         seed: of the random histories.
         name: of the class, in the report.
@@ -96,10 +107,15 @@ def audit(
         NotAScheduler: the class cannot be driven.
     """
     began = perf_counter()
-    report = AuditReport(name or str(getattr(scheduler, "__name__", scheduler)), policy, budget, seed)
-    work = _Audit(scheduler, report, stop_at_first, progress)
+    adapter = adapter_for(scheduler) if isinstance(scheduler, type) else ReferenceAdapter()
+    text = adapter.policy(cast(type, scheduler)) if policy == AUTO else policy_of(policy)()
+    report = AuditReport(
+        name or str(getattr(scheduler, "__name__", scheduler)), text.name if policy == AUTO else policy, budget, seed
+    )
+    report.environment = adapter.environment()
+    work = _Audit(adapter, cast(type, scheduler), text, report=report, stop_at_first=stop_at_first, progress=progress)
     if isinstance(scheduler, type):
-        report.signature += misfits_of(scheduler)
+        report.signature += adapter.misfits(scheduler)
     if any(misfit.fatal for misfit in report.signature):
         report.ended_early = True
     else:
@@ -115,11 +131,20 @@ class _Audit:
     """An audit under way."""
 
     def __init__(
-        self, factory: Factory, report: AuditReport, stop_at_first: bool | Collection[str], progress: Progress
+        self,
+        adapter: Adapter,
+        cls: type,
+        policy: Policy,
+        *,
+        report: AuditReport,
+        stop_at_first: bool | Collection[str],
+        progress: Progress,
     ) -> None:
-        self.factory = factory
-        self.policy = policy_of(report.policy)()
-        self.limits = LIMITS[report.budget]
+        self.adapter = adapter
+        self.cls = cls
+        self.factory = adapter.factory(cls)
+        self.policy = policy
+        self.limits = (LIMITS_OF_OTHERS if adapter.decides_itself else LIMITS)[report.budget]
         self.stop_at_first = stop_at_first
         self.progress = progress
         self.report = report
@@ -140,14 +165,16 @@ class _Audit:
             id = violation.invariant
             self.violations[id] += 1
             if id not in self.found or len(scenario.steps) < len(self.found[id][1].steps):
-                config = replace(scenario.config, policy=self.report.policy)
-                self.found[id] = violation, replace(scenario, config=config), check
+                if not self.adapter.decides_itself:
+                    config = replace(scenario.config, policy=self.report.policy)
+                    scenario = replace(scenario, config=config)
+                self.found[id] = violation, scenario, check
 
         return take
 
     def run(self) -> None:
         """Search, random histories, suite; then make small what was found."""
-        misfit = probe(self.factory, self.policy)
+        misfit = self.adapter.probe(self.factory, self.policy)
         if misfit is not None:
             self.report.signature.append(misfit)
         for check in (self.search, self.random, self.suite):
@@ -155,12 +182,18 @@ class _Audit:
             if self.enough:
                 self.report.ended_early = True
                 break
-        for id in [id for id in CATALOGUE if id in self.found]:
+        for id in [id for id in (*STATEMENTS, *CATALOGUE) if id in self.found]:
             self.progress("shrink", len(self.report.findings), len(self.found))
             self.report.findings.append(self.shrunk(*self.found[id]))
 
     def search(self) -> None:
         depth = self.limits.depth
+        # A scope whose point the family does not have is left out.
+        scopes = [
+            replace(scope, config=config)
+            for scope in SCOPES
+            if _same_modes(config := self.adapter.config(self.cls, scope.config), scope.config)
+        ]
         explorations = [
             Exploration(
                 scope,
@@ -172,12 +205,12 @@ class _Audit:
                 drains=self.limits.drains,
                 enough=lambda: self.enough,
             )
-            for scope in SCOPES
+            for scope in scopes
         ]
         # Level by level over all scopes, so that the first violation is found where it is nearest.
         plan = [
             (level, exploration)
-            for level in range(max(scope.depths[depth] for scope in SCOPES))
+            for level in range(max(scope.depths[depth] for scope in scopes))
             for exploration in explorations
             if level < exploration.scope.depths[depth]
         ]
@@ -198,11 +231,17 @@ class _Audit:
             histories=self.limits.histories,
             random_seed=self.report.seed,
             tally=self.tallies["random"],
+            adapt=lambda config: self.adapter.config(self.cls, config),
             enough=enough,
         )
 
     def suite(self) -> None:
-        chosen = scenarios_for(self.report.policy)
+        chosen = scenarios_for("onbeat" if self.adapter.decides_itself else self.report.policy)
+        chosen = [
+            replace(scenario, config=self.adapter.config(self.cls, scenario.config))
+            for scenario in chosen
+            if self.adapter.accepts(self.cls, scenario)
+        ]
 
         def enough(done: int) -> bool:
             self.progress("suite", done, len(chosen))
@@ -215,6 +254,8 @@ class _Audit:
             self.note("suite"),
             tally=self.tallies["suite"],
             most=self.limits.compare_steps,
+            # What the suite expects is what the reference does; another family owes the invariants only.
+            expects=not self.adapter.decides_itself,
             enough=enough,
         )
 
@@ -222,7 +263,7 @@ class _Audit:
         """Make a scenario small, and describe what it shows."""
         id = violation.invariant
         scenario = replace(scenario, name=f"{id}: {self.report.scheduler}", case=None, source=None, violates=())
-        scenario = replace(scenario, invariants=(id,))
+        scenario = replace(scenario, invariants=(id,) if id in CATALOGUE else ())
 
         def shown(candidate: Scenario) -> Violation | None:
             return violation_in(candidate, id, self.factory, self.policy)
@@ -238,7 +279,8 @@ class _Audit:
             without = replace(drained, steps=drained.steps[:-1])
             scenario = drained if shown(without) is None else small(without)
         last = scenario.steps[-1]
-        if CATALOGUE[id].runs is not None and id not in UNTHROTTLED and isinstance(last, Schedule):
+        two_runs = id in STATEMENTS or (CATALOGUE[id].runs is not None and id not in UNTHROTTLED)
+        if two_runs and isinstance(last, Schedule):
             # Two runs are compared whatever the flag; with it the step shows what is wrong.
             throttled = replace(scenario, steps=(*scenario.steps[:-1], replace(last, throttle=True)))
             scenario = throttled if shown(throttled) is not None else scenario
@@ -286,14 +328,24 @@ class _Audit:
         """Judge every invariant of one rank."""
         counts = {check: tally.counted() for check, tally in self.tallies.items()}
         rows = []
+        if self.adapter.decides_itself:
+            for id, statement in STATEMENTS.items():
+                met = {check: tally.met[id] for check, tally in self.tallies.items()}
+                rows.append(Row(id, self.verdict(id, met), met, self.violations[id], statement, "policy"))
         for id, entry in CATALOGUE.items():
-            if not entry.scopes:
-                continue
-            met = {check: counted[id] for check, counted in counts.items()}
-            verdict: Verdict = "holds" if any(met.values()) else "vacuous"
-            if id in self.found:
-                verdict = "violated"
-            elif self.report.ended_early:
-                verdict = "undecided"
-            rows.append(Row(id, verdict, met, self.violations[id], entry.statement))
+            if entry.scopes:
+                met = {check: counted[id] for check, counted in counts.items()}
+                rows.append(Row(id, self.verdict(id, met), met, self.violations[id], entry.statement))
         return rows
+
+    def verdict(self, id: str, met: Mapping[str, int]) -> Verdict:
+        """Judge one invariant, given how often each check met its premise."""
+        if id in self.found:
+            return "violated"
+        if self.report.ended_early:
+            return "undecided"
+        return "holds" if any(met.values()) else "vacuous"
+
+
+def _same_modes(config: Config, other: Config) -> bool:
+    return all(getattr(config, name) == getattr(other, name) for name in ("async_depth", "num_draft_tokens"))

@@ -12,6 +12,8 @@ from onbeat_proofs.signature import Misfit
 from onbeat_proofs.suite import Suite
 
 Verdict = Literal["holds", "violated", "vacuous", "undecided"]
+Question = Literal["policy", "quality"]
+"""Does it keep the policy text that it should have; and which invariants does it violate."""
 Budget = Literal["quick", "standard", "deep"]
 
 
@@ -25,6 +27,7 @@ class Row(NamedTuple):
     violations: int
     """Runs that violated it; one is shown."""
     statement: str
+    question: Question = "quality"
 
 
 @dataclass(slots=True)
@@ -58,6 +61,8 @@ class AuditReport:
     policy: str
     budget: Budget
     seed: int
+    environment: dict[str, str] = field(default_factory=dict)
+    """Names and versions of what the class ran with."""
     signature: list[Misfit] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -101,6 +106,7 @@ class AuditReport:
             "policy": self.policy,
             "budget": self.budget,
             "seed": self.seed,
+            "environment": self.environment,
             "exit_code": self.exit_code,
             "seconds": self.seconds,
             "signature": [misfit._asdict() for misfit in self.signature],

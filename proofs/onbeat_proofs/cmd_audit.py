@@ -21,7 +21,11 @@ MOST = 5
 @click.command()
 @click.argument("scheduler", metavar="MODULE:CLASS")
 @click.option(
-    "--policy", default="onbeat", metavar="POLICY", show_default=True, help="A policy's name, or FILE.py:CLASS."
+    "--policy",
+    default="auto",
+    metavar="POLICY",
+    show_default=True,
+    help="The policy that the class is given or should keep: a name, FILE.py:CLASS, or the one of its family.",
 )
 @click.option(
     "--budget",

@@ -1,6 +1,7 @@
 """The installed vLLM: importing it quietly, and everything that differs between its versions outside a scheduler."""
 
 import json
+import logging
 import os
 from collections.abc import Iterable
 from copy import copy
@@ -11,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from onbeat_proofs.branching import share
+from onbeat_proofs.branching import Memo, branch, learn, share
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotAScheduler
 
@@ -57,6 +58,7 @@ def part(name: str) -> Any:
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
     full = f"vllm.{name}" if name else "vllm"
+    logging.getLogger("vllm").setLevel(logging.CRITICAL)
     try:
         return import_module(full)
     except ImportError as error:
@@ -101,9 +103,14 @@ class _Stub:
     def compute_logits(self, hidden_states: object) -> object: ...
 
 
+@cache
+def _parameters(cls: Any) -> frozenset[str]:
+    return frozenset(signature(cls).parameters)
+
+
 def _made(cls: Any, **arguments: Any) -> Any:
     """Call a constructor with those of the arguments that this version has."""
-    known = signature(cls).parameters
+    known = _parameters(cls)
     return cls(**{name: value for name, value in arguments.items() if name in known})
 
 
@@ -194,6 +201,7 @@ def vllm_config(config: Config, *, asynchronous: bool, max_model_len: int, store
 def share_constants() -> None:
     """Let copies of a scheduler share what it never changes: configurations, parameters, records of steps, outlets."""
     torch = import_module("torch")
+    learn(part("v1.core.kv_cache_utils").KVCacheBlock, _copy_block)
     share(torch.dtype, torch.device, torch.Tensor)
     names = {
         "config": ("VllmConfig", "ModelConfig", "SchedulerConfig", "CacheConfig", "ParallelConfig", "KVTransferConfig"),
@@ -211,9 +219,30 @@ def share_constants() -> None:
         share(observability)
 
 
+def _copy_block(value: Any, memo: Memo) -> Any:
+    """Copy a KV block and whatever it is linked with: the free list is too long to follow it by recursion."""
+    cls, linked = type(value), [value]
+    memo[id(value)] = object.__new__(cls)
+    for block in linked:
+        for end in (block.prev_free_block, block.next_free_block):
+            if end is not None and id(end) not in memo:
+                memo[id(end)] = object.__new__(cls)
+                linked.append(end)
+    for block in linked:
+        new = memo[id(block)]
+        for name in cls.__slots__:
+            setattr(new, name, branch(getattr(block, name), memo))
+    return memo[id(value)]
+
+
 @cache
 def _structured_output() -> Any:
     return part("v1.structured_output").StructuredOutputManager(_template(False))
+
+
+def is_asynchronous(cls: Any) -> bool:
+    """Whether a class schedules steps ahead of their outputs: it derives from vLLM's `AsyncScheduler`."""
+    return issubclass(cls, part("v1.core.sched.async_scheduler").AsyncScheduler)
 
 
 def make_scheduler(cls: Any, settings: Any) -> Any:
