@@ -57,8 +57,8 @@ class Adapter(Protocol):
         """Return a configuration without what the family does not have."""
         ...
 
-    def accepts(self, cls: type, scenario: Scenario) -> bool:
-        """Whether all of a scenario means something to the class."""
+    def prepare(self, cls: type, scenario: Scenario) -> Scenario | None:
+        """Return a scenario as the class can run it; None: it speaks of what the family does not have."""
         ...
 
 
@@ -88,8 +88,8 @@ class ReferenceAdapter:
     def config(self, cls: type, config: Config) -> Config:
         return config
 
-    def accepts(self, cls: type, scenario: Scenario) -> bool:
-        return True
+    def prepare(self, cls: type, scenario: Scenario) -> Scenario | None:
+        return scenario
 
 
 def adapters() -> Sequence[Adapter]:

@@ -175,7 +175,7 @@ def _deque_copier(cls: type) -> Copier:
     """Return a function that copies the instances of a class derived from `deque`."""
 
     def copier(value: Any, memo: Memo) -> Any:
-        new = _new(cls)
+        new: Any = cls.__new__(cls)  # type: ignore[call-overload]  # mypy takes cls for a metaclass
         memo[id(value)] = new
         new.extend([branch(item, memo) for item in value])
         for name, item in getattr(value, "__dict__", {}).items():

@@ -73,6 +73,15 @@ class Clients:
         cannot = getattr(self.scheduler, "cannot", None)
         return cannot is None or cannot(op) is None
 
+    def require(self, op: Op) -> None:
+        """Insist that an operation means something.
+
+        Raises:
+            ScenarioError: it does not.
+        """
+        if not self.can(op):
+            raise ScenarioError(f"{type(op).__name__}: {self.scheduler.cannot(op)}")
+
     # --- Requests ----------------------------------------------------------------------------------------------------
 
     def add(self, op: Add) -> None:

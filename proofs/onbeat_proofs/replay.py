@@ -97,6 +97,7 @@ def play(scenario: Scenario, driver: Driver, *, expects: bool = True) -> Outcome
     outcome = Outcome(scenario, violations=driver.violations, history=driver.history)
     for where, op in flatten(scenario.steps):
         try:
+            driver.require(op)
             driver.apply(op)
             if driver.ended:
                 break

@@ -3,8 +3,8 @@
 import pytest
 
 from onbeat_proofs.adapters import ReferenceAdapter, adapter_for
-from onbeat_proofs.audit import audit
 from onbeat_proofs.targets import load_scheduler
+from onbeat_proofs.vllm import library
 from onbeat_proofs.vllm.adapter import VllmAdapter
 from onbeat_reference import Scheduler
 from onbeat_spec.errors import NotAScheduler
@@ -37,9 +37,7 @@ def test_a_class_of_no_family_is_named_with_what_it_lacks() -> None:
 
 def test_without_vllm_its_family_cannot_be_audited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)
-    from onbeat_proofs.vllm import library  # noqa: PLC0415  (after the module is made to be missing)
 
-    library.part.cache_clear()
-    library.version.cache_clear()
+    library.full_version.cache_clear()
     with pytest.raises(NotAScheduler, match="run the audit in the environment of the vLLM that the class is for"):
-        audit(OfVllm)
+        VllmAdapter().misfits(OfVllm)

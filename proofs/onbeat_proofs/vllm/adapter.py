@@ -12,6 +12,7 @@ from onbeat_proofs.vllm.texts import text_of
 from onbeat_spec.config import Config
 from onbeat_spec.policy import Policy
 
+FEW_BLOCKS = 64
 INTERFACE = "vllm.v1.core.sched.interface", "SchedulerInterface"
 
 
@@ -50,13 +51,18 @@ class VllmAdapter:
             return replace(config, num_draft_tokens=0)
         return replace(config, async_depth=1)
 
-    def accepts(self, cls: type, scenario: Scenario) -> bool:
-        """Whether vLLM's schedulers have all of what a scenario speaks of."""
+    def prepare(self, cls: type, scenario: Scenario) -> Scenario | None:
+        """Return a scenario with no more blocks than it needs: every one of them is copied with every copy."""
         config = scenario.config
         if config.remote_load_timeout or config.async_depth > (2 if library.is_asynchronous(cls) else 1):
-            return False
+            return None
         if config.num_draft_tokens and library.is_asynchronous(cls):
-            return False
+            return None
         ops = [op for _, op in flatten(scenario.steps)]
         within = {op.id for op in ops if isinstance(op, Add) and op.remote_tokens and op.remote_mode == "sync"}
-        return not any(isinstance(op, Ineligible) or (isinstance(op, RemoteFailed) and op.id in within) for op in ops)
+        if any(isinstance(op, Ineligible) or (isinstance(op, RemoteFailed) and op.id in within) for op in ops):
+            return None
+        size = config.block_size
+        most = sum(-(-(op.prompt + op.max_tokens) // size) for op in ops if isinstance(op, Add)) + 1
+        config = replace(config, num_blocks=min(config.num_blocks, max(most, FEW_BLOCKS)))
+        return replace(scenario, config=self.config(cls, config))

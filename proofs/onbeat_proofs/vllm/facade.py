@@ -68,18 +68,24 @@ class VllmScheduler:
     Args:
         cls: its class.
         config: sizes and modes. What vLLM does not have (a hard bound of holds, a deadline for loads) is left out.
-        store: attach a remote KV store.
     """
 
     loads_hold_slots = False
 
-    def __init__(self, cls: Any, config: Config, *, store: bool = True) -> None:
-        asynchronous = library.is_asynchronous(cls)
-        # As without vLLM: the last token of a request needs no block.
-        self.max_model_len = min(config.max_model_len, config.capacity + 1)
-        settings = library.vllm_config(config, asynchronous=asynchronous, max_model_len=self.max_model_len, store=store)
-        library.share_constants()
-        self.real = library.make_scheduler(cls, settings)
+    def __init__(self, cls: Any, config: Config) -> None:
+        # As with the reference, the last token of a request needs no block.
+        self.max_model_len = config.longest_request
+        self.real = library.harness().make_scheduler(
+            cls,
+            block_size=config.block_size,
+            num_blocks=config.num_blocks,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=self.max_model_len,
+            policy=config.scheduling,
+            enable_prefix_caching=config.enable_prefix_caching,
+            long_prefill_token_threshold=config.long_prefill_token_threshold,
+        )
         self.config = config
         self.pool = Pool(self.real)
         self.requests: dict[str, Request] = {}
@@ -119,7 +125,7 @@ class VllmScheduler:
         if request.remote_tokens and self.real.connector is not None:
             self.real.connector.offers[request.id] = request.remote_tokens, not request.sync_load
         self.real.add_request(
-            library.make_request(
+            library.harness().make_request(
                 request.id,
                 list(request.tokens),
                 request.limit - request.num_prompt,
@@ -154,10 +160,7 @@ class VllmScheduler:
 
     def _transfer(self, request: Request, invalid: set[int]) -> None:
         """Hand a notice over as vLLM's worker does: with the outputs of a step, here an empty one."""
-        outputs = library.part("v1.outputs")
-        transfer = outputs.KVConnectorOutput(finished_recving={request.id}, invalid_block_ids=invalid)
-        empty = library.part("v1.core.sched.output").SchedulerOutput.make_empty()
-        self.real.update_from_output(empty, library.runner_output({}, transfer))
+        library.harness().report_load(self.real, request.id, invalid)
         self._look()
 
     def has_unfinished_requests(self) -> bool:
@@ -295,7 +298,7 @@ class VllmScheduler:
         flight = self.in_flight.popleft()
         before = self.requests.copy()
         rows = {id: list(sampled.get(id, ())) for id in flight.output.num_scheduled_tokens}
-        results = self.real.update_from_output(flight.output, library.runner_output(rows))
+        results = self.real.update_from_output(flight.output, library.harness().runner_output(rows))
         tokens: dict[str, Sequence[int]] = {}
         finished: list[Request] = []
         for results_of_client in results.values():
@@ -384,8 +387,8 @@ class VllmScheduler:
         if isinstance(op, RemoteDone | RemoteFailed):
             loading = any(request.id == op.id for request in (*self.parked, *self.orphans))
             return None if loading else "a connector reports only loads in flight"
-        if isinstance(op, ResetPrefixCache) and self.in_flight:
-            return "what is in flight is dropped on purpose"
+        if isinstance(op, ResetPrefixCache) and (self.in_flight or self.parked or self.orphans):
+            return "what is in flight is dropped on purpose, and a load in flight makes it refuse"
         return None
 
 

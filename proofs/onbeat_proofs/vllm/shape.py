@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from onbeat_proofs.vllm import library
 from onbeat_reference.observe_vllm import block_ids
-from onbeat_spec.config import Config
 
 if TYPE_CHECKING:
     from onbeat_proofs.vllm.facade import VllmScheduler
@@ -24,9 +23,7 @@ _COUNTS = ("num_stale_output_tokens", "drop_stale_output", "num_in_flight_tokens
 @cache
 def _own(base: Any) -> frozenset[str]:
     """The attributes that vLLM's own class has."""
-    ahead = library.is_asynchronous(base)
-    settings = library.vllm_config(Config(num_blocks=1), asynchronous=ahead, max_model_len=16, store=True)
-    return frozenset(vars(library.make_scheduler(base, settings)))
+    return frozenset(vars(library.harness().make_scheduler(base)))
 
 
 @cache
@@ -116,5 +113,5 @@ def _class(value: Any) -> Any:
 
 @cache
 def _of_requests(cls: Any) -> frozenset[str]:
-    request = library.make_request("x", [1], 1, arrival=0, priority=0, stop=(), block_size=0)
+    request = library.harness().make_request("x", [1], 1, arrival=0)
     return frozenset(vars(request)) if type(request) is cls else frozenset()
