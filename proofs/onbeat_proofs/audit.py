@@ -35,6 +35,7 @@ from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.table import step_text
 from onbeat_proofs.targets import where_raised
 from onbeat_proofs.text import STATEMENTS
+from onbeat_proofs.watchdog import Hang
 from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
 from onbeat_spec.catalogue import CATALOGUE
@@ -159,10 +160,14 @@ class _Audit:
         self.violations: Counter[str] = Counter()
         self.began, self.began_cpu = perf_counter(), process_time()
         self.deadline = inf
+        self.hangs = 0
         self.tallies = {check: Tally() for check in ("search", "random", "suite")}
 
     @property
     def enough(self) -> bool:
+        """What was asked for is found; or the class hangs, and every further hang would only cost time."""
+        if self.hangs > 1:
+            return True
         if isinstance(self.stop_at_first, bool):
             return self.stop_at_first and bool(self.found)
         return any(id in self.stop_at_first for id, _ in self.found)
@@ -178,6 +183,7 @@ class _Audit:
         def take(violation: Violation, scenario: Scenario) -> None:
             id = violation.invariant
             self.violations[id] += 1
+            self.hangs += violation.message.startswith(Hang.__name__)
             key = id, kind_of(violation.message, scenario)
             if self.report.first_s is None:
                 self.report.first_s = perf_counter() - self.began

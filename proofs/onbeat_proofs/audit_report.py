@@ -79,6 +79,8 @@ class AuditReport:
     workload: Report | None = None
     workload_error: str | None = None
     """Where the class raised while it was driven through the workload."""
+    notes: list[str] = field(default_factory=list)
+    """What else was noticed, and breaks no invariant."""
     first_s: float | None = None
     """When the first violation was found."""
     ended_early: bool = False
@@ -119,6 +121,7 @@ class AuditReport:
             "exit_code": self.exit_code,
             "seconds": self.seconds,
             "first_violation_seconds": self.first_s,
+            "notes": self.notes,
             "signature": [misfit._asdict() for misfit in self.signature],
             "invariants": [row._asdict() for row in self.rows],
             "findings": [finding.as_json() for finding in self.findings],

@@ -48,6 +48,9 @@ MOST = 5
     show_default=True,
     help="Prefill step cadence of the workload.",
 )
+@click.option(
+    "--in-process", is_flag=True, help="Run the class in this process, for a debugger; what it does to it is done."
+)
 def command(
     scheduler: str,
     *,
@@ -57,6 +60,7 @@ def command(
     json_file: str | None,
     workload: str | None,
     interval: int,
+    in_process: bool,
 ) -> int:
     """Search a scheduler class for a run that breaks an invariant.
 
@@ -66,15 +70,25 @@ def command(
     Exits with 0 if every invariant holds, 1 if one is violated, 2 if one was never put to the test.
     """
     from onbeat_proofs.audit import audit
+    from onbeat_proofs.isolate import Job, audit_apart
     from onbeat_proofs.targets import load_scheduler
-    from onbeat_proofs.workload import arrivals as arrivals_of
+    from onbeat_proofs.workload import arrivals
 
-    cls = load_scheduler(scheduler)
-    arrivals = None if workload is None else arrivals_of(workload, seed)
     with _progress() as progress:
-        report = audit(
-            cls, policy, budget, seed, name=scheduler, arrivals=arrivals, interval=interval, progress=progress
-        )
+        if in_process:
+            loads = None if workload is None else arrivals(workload, seed)
+            report = audit(
+                load_scheduler(scheduler),
+                policy,
+                budget,
+                seed,
+                name=scheduler,
+                arrivals=loads,
+                interval=interval,
+                progress=progress,
+            )
+        else:
+            report = audit_apart(Job(scheduler, policy, budget, seed, workload, interval), progress)
     click.echo("\n".join(lines(report)))
     if json_file is not None:
         Path(json_file).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
@@ -108,6 +122,8 @@ def lines(report: "AuditReport") -> Iterator[str]:
     width = max((len(row.invariant) for row in report.rows), default=0)
     for row in report.rows:
         yield f"{row.verdict:<9}  {row.invariant:<{width}}  {_counts(row)}"
+    for note in report.notes:
+        yield from f"\nNOTE  {note}".splitlines()
     for misfit in report.signature:
         yield f"\nSIGNATURE  {misfit}"
     if report.suite is not None:
