@@ -29,9 +29,11 @@ from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.search import Exploration
 from onbeat_proofs.shrink import shrink
 from onbeat_proofs.signature import misfits_of, probe
+from onbeat_proofs.source import source_of
 from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.table import step_text
 from onbeat_proofs.targets import where_raised
+from onbeat_proofs.timeline import timeline
 from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
 from onbeat_spec.catalogue import CATALOGUE
@@ -97,6 +99,7 @@ def audit(
     """
     began = perf_counter()
     report = AuditReport(name or str(getattr(scheduler, "__name__", scheduler)), policy, budget, seed)
+    report.source = source_of(scheduler)
     work = _Audit(scheduler, report, stop_at_first, progress)
     if isinstance(scheduler, type):
         report.signature += misfits_of(scheduler)
@@ -245,7 +248,7 @@ class _Audit:
         violation = shown(scenario) or violation
         history = replay_runs(scenario, self.factory, self.policy).history
         table = step_text(window(history, violation.step))
-        return Finding(id, violation.message, violation.step, check, scenario, table)
+        return Finding(id, violation.message, violation.step, check, scenario, table, timeline(history))
 
     def drained(self, scenario: Scenario) -> Scenario:
         """Write the draining before the final check out, so that it happens in any replay."""

@@ -9,6 +9,7 @@ from onbeat_proofs.operations import Scenario
 from onbeat_proofs.scenario import dump
 from onbeat_proofs.search import Explored
 from onbeat_proofs.signature import Misfit
+from onbeat_proofs.source import Source
 from onbeat_proofs.suite import Suite
 
 Verdict = Literal["holds", "violated", "vacuous", "undecided"]
@@ -25,6 +26,8 @@ class Row(NamedTuple):
     violations: int
     """Runs that violated it; one is shown."""
     statement: str
+    question: Literal["policy", "quality"] = "quality"
+    """`policy`: does it keep the policy text of its version? `quality`: which invariants does it violate?"""
 
 
 @dataclass(slots=True)
@@ -38,6 +41,10 @@ class Finding:
     scenario: Scenario
     table: str
     """What every request got in every step of the scenario."""
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    """The same as values of JSON, one record for each step; see `onbeat_proofs.timeline`."""
+    pytest_file: str | None = None
+    """The text of a pytest file that shows the same."""
 
     @property
     def yaml(self) -> str:
@@ -46,8 +53,8 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as values of JSON; the scenario as the text of its file."""
-        plain = {name: getattr(self, name) for name in ("invariant", "step", "message", "check", "table")}
-        return {**plain, "scenario": self.yaml}
+        names = ("invariant", "step", "message", "check", "table", "timeline", "pytest_file")
+        return {**{name: getattr(self, name) for name in names}, "scenario": self.yaml}
 
 
 @dataclass(slots=True)
@@ -70,6 +77,10 @@ class AuditReport:
     ended_early: bool = False
     """At the first violation, or before any check: what was not found was not looked for."""
     seconds: float = 0.0
+    environment: dict[str, str] = field(default_factory=dict)
+    """Versions of what was audited and of what it ran on, by name."""
+    source: Source | None = None
+    """Where the class is written; None: not known."""
 
     @property
     def violated(self) -> bool:
@@ -101,6 +112,8 @@ class AuditReport:
             "policy": self.policy,
             "budget": self.budget,
             "seed": self.seed,
+            "environment": self.environment,
+            "source": None if self.source is None else self.source._asdict(),
             "exit_code": self.exit_code,
             "seconds": self.seconds,
             "signature": [misfit._asdict() for misfit in self.signature],

@@ -65,6 +65,13 @@ PREMISES = {
 """What is counted for each invariant. One that is missing here counts every check."""
 
 
+def never_seen(invariant: str) -> str:
+    """Say what an invariant would have needed to be put to the test, and did not get."""
+    if invariant in ABOUT_HOLDS:
+        return f"never seen together: an effect of the throttle, and: {PREMISES[invariant]}"
+    return f"never seen: {PREMISES.get(invariant, 'a step')}"
+
+
 class Tally:
     """Counts, over any number of runs of one class.
 
