@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
 
 def checks_of(report: "AuditReport") -> list[Check]:
-    """Return all checks of an audit: the signature, a row for each invariant, the suite, the workload if there was one."""
+    """Return all checks of an audit: the signature, each invariant, the suite, and the workload if there was one."""
     checks = [_signature(report), *(_row(report, row) for row in report.rows)]
     told = {row.invariant for row in report.rows}
     for finding in report.findings:
@@ -63,16 +63,20 @@ def summary(report: "AuditReport") -> str:
     parts = [f"{verdicts.count(v)} {v}" for v in ("violated", "vacuous", "undecided", "holds") if v in verdicts]
     text = f"{len(verdicts)} invariants: {', '.join(parts)}".replace(" holds", " hold")
     others = [check for check in checks_of(report) if check.verdict == "violated" and check.id in OTHERS]
-    return "; ".join([text, *(f"{len(check.problems)} {OTHERS[check.id]}" for check in others)])
+    return "; ".join([text, *(f"{OTHERS[check.id]}: {len(check.problems)}" for check in others)])
 
 
-OTHERS = {"signature": "of the signature", "suite": "of the conformance suite", "workload": "of the workload"}
-"""Checks that are no invariant, and what their problems are counted as."""
+OTHERS = {
+    "signature": "calls that the class does not take",
+    "suite": "scenarios of the conformance suite that failed",
+    "workload": "faults in the workload",
+}
+"""Checks that are no invariant, and what their problems are called."""
 
 
 def _signature(report: "AuditReport") -> Check:
     problems = tuple(Problem(str(misfit), where=misfit.where) for misfit in report.signature)
-    verdict: "Verdict" = "violated" if problems else "holds"
+    verdict: Verdict = "violated" if problems else "holds"
     return Check("signature", "The class takes every call that its callers make.", verdict, problems)
 
 
@@ -114,8 +118,7 @@ def _workload(report: "AuditReport") -> Check:
     run = report.workload
     if run is not None and not run.clean:
         if run.lost or run.blocks_missing or run.blocks_promised:
-            problems.append(
-                Problem(f"{run.lost} requests lost, {run.blocks_missing} blocks missing, {run.blocks_promised} promised")
-            )
+            blocks = f"{run.blocks_missing} blocks missing, {run.blocks_promised} promised"
+            problems.append(Problem(f"{run.lost} requests lost, {blocks}"))
         problems += [Problem(f"step {v.step}: violates {v.invariant}: {v.message}") for v in run.violations[:MOST]]
     return Check("workload", statement, "violated" if problems else "holds", tuple(problems))

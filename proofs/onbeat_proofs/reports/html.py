@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onbeat_proofs.reports.checks import Check, Problem, checks_of, summary
@@ -17,6 +18,8 @@ QUESTIONS = {
     "policy": "Does it keep the policy text of its version?",
     "quality": "Which invariants does it violate?",
 }
+LOADS_NOTHING = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+"""The page's content security policy."""
 VERDICTS = ("violated", "undecided", "vacuous", "holds")
 
 
@@ -37,7 +40,7 @@ def page(report: "AuditReport", now: datetime) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{LOADS_NOTHING}">
 <title>{escape(report.scheduler)} · onbeat audit</title>
 <style>
 {style}</style>
@@ -77,12 +80,17 @@ def _header(report: "AuditReport", checks: list[Check], now: datetime) -> Iterat
         **report.environment,
     }
     if report.source is not None:
-        facts["file"] = f"{report.source.file}:{report.source.line}"
+        facts["file"] = f"{_below(Path(report.source.file))}:{report.source.line}"
     yield f'<header><p class="kind">onbeat audit</p><h1>{_breakable(report.scheduler)}</h1>'
     yield f'<p class="verdict {verdict}"><strong>{says[verdict]}.</strong> {escape(summary(report))}.</p><dl>'
     for name, value in facts.items():
         yield f"<div><dt>{escape(name)}</dt><dd>{_breakable(value)}</dd></div>"
     yield "</dl></header>"
+
+
+def _below(file: Path) -> Path:
+    """Return a path relative to the current folder, if it is below it."""
+    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
 
 
 def worst(checks: Iterable[Check]) -> str:
@@ -162,7 +170,7 @@ def _problem(report: "AuditReport", check: Check, problem: Problem, number: int)
     yield f'<span class="by">found by {escape(finding.check)}</span></p>'
     yield lanes(finding.timeline, finding.step, escape(key), f"What every request got: {check.id}")
     yield f"<details><summary>Step table</summary>{_text(finding.table, f'{key}-table', 'step table')}</details>"
-    yield f'<h4>Scenario</h4><p class="note">Replay it: <code>onbeat replay FILE.yaml --scheduler '
+    yield '<h4>Scenario</h4><p class="note">Replay it: <code>onbeat replay FILE.yaml --scheduler '
     yield f"{escape(report.scheduler)}</code></p>{_text(finding.yaml, f'{key}-yaml', 'scenario')}"
     if finding.pytest_file is not None:
         yield "<details><summary>The same as a pytest file</summary>"
@@ -172,8 +180,8 @@ def _problem(report: "AuditReport", check: Check, problem: Problem, number: int)
 def _text(text: str, key: str, what: str) -> str:
     """Return a block of text, with a button that copies it."""
     return (
-        f'<div class="text"><button type="button" class="copy" data-copy="{escape(key)}" aria-label="Copy the {what}">'
-        f'Copy</button><pre id="{escape(key)}" tabindex="0">{escape(text)}</pre></div>'
+        f'<pre id="{escape(key)}" tabindex="0" role="region" aria-label="{what}">{escape(text)}</pre>'
+        f'<button type="button" class="copy" data-copy="{escape(key)}" aria-label="Copy the {what}">Copy</button>'
     )
 
 

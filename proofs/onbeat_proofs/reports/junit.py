@@ -58,7 +58,7 @@ def _case(suite: Element, check: Check, scheduler: str) -> None:
 
 
 def _clean(text: str) -> str:
-    """Return `text` without the characters that XML cannot hold: control characters, lone surrogates, U+FFFE, U+FFFF."""
+    """Return `text` without what XML cannot hold: control characters, lone surrogates, U+FFFE, U+FFFF."""
     return "".join("?" if _forbidden(ord(char)) else char for char in text)
 
 

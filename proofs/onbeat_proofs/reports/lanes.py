@@ -10,12 +10,12 @@ from typing import Any
 
 CELL, LANE, STRIP, GAP = 30, 22, 13, 3
 """Pixels: width of a step, height of a lane and of a strip, space between cells."""
-NAMES = 132
-MOST_STEPS = 240
-"""Steps drawn, the last before the violation; a longer run says what is left out."""
-LONGEST_NAME = 17
+LETTER, LONGEST_NAME = 6.7, 17
+"""Pixels of a letter of a name; letters shown of it."""
+MOST_STEPS, STEPS_AFTER = 240, 8
+"""Steps drawn up to the one that violates, and after it; of a longer run it is said what is left out."""
 
-LETTERS = {"held": "H", "loading": "L", "preempted": "P", "waiting": "·", "running": "–", "finished": "", "decode": ""}
+LETTERS = {"held": "H", "loading": "L", "preempted": "P", "waiting": "·", "running": "-", "finished": "", "decode": ""}
 WORDS = {
     "prefill": "prefill, with its tokens",
     "decode": "decode, with its tokens",
@@ -41,18 +41,22 @@ def lanes(records: Sequence[Record], violating: int, key: str, title: str) -> st
     """
     if not records:
         return '<p class="note">No step came to its end.</p>'
-    end = next((at for at, record in enumerate(records, 1) if record["step"] > violating), len(records))
-    drawn = records[max(0, end - MOST_STEPS) :][: MOST_STEPS + 12]
-    left_out = len(records) - len(drawn)
-    note = f'<p class="note">{left_out} of {len(records)} steps are not drawn.</p>' if left_out else ""
+    upto = sum(record["step"] <= violating for record in records)
+    drawn = records[max(0, upto - MOST_STEPS) : upto + STEPS_AFTER]
+    note = ""
+    if len(drawn) < len(records):
+        note = f'<p class="note">Drawn: {len(drawn)} of the {len(records)} steps of the scenario.</p>'
     strips = _strips(drawn)
     ids = list(dict.fromkeys(id for record in drawn for id in record["requests"]))
     top = 34
     height = top + len(strips) * (STRIP + GAP) + 6 + len(ids) * (LANE + GAP)
     width = len(drawn) * (CELL + GAP) + GAP
-    names = [_name(text, top + at * (STRIP + GAP) + STRIP - 3, "strip-name") for at, (text, _) in enumerate(strips)]
+    room = max(len(text) for text in (*map(_cut, ids), *(text for text, _ in strips))) * LETTER + 10
+    names = [
+        _name(text, room, top + at * (STRIP + GAP) + STRIP - 3, "strip-name") for at, (text, _) in enumerate(strips)
+    ]
     first = top + len(strips) * (STRIP + GAP) + 6
-    names += [_name(id, first + at * (LANE + GAP) + LANE - 7, "lane-name") for at, id in enumerate(ids)]
+    names += [_name(id, room, first + at * (LANE + GAP) + LANE - 7, "lane-name") for at, id in enumerate(ids)]
     body = [*_columns(drawn, violating, height)]
     for at, (_, cells) in enumerate(strips):
         body += _strip(cells, top + at * (STRIP + GAP))
@@ -60,7 +64,7 @@ def lanes(records: Sequence[Record], violating: int, key: str, title: str) -> st
         body += _lane(drawn, id, first + at * (LANE + GAP))
     described = f"{key}-title {key}-desc"
     return f"""<div class="timeline">
-<svg class="names" width="{NAMES}" height="{height}" aria-hidden="true">{"".join(names)}</svg>
+<svg class="names" width="{room:.0f}" height="{height}" aria-hidden="true">{"".join(names)}</svg>
 <div class="steps" tabindex="0" role="region" aria-label="Timeline of {len(drawn)} steps, scrolls sideways">
 <svg width="{width}" height="{height}" role="img" aria-labelledby="{described}">
 <title id="{key}-title">{escape(title)}</title>
@@ -125,9 +129,12 @@ def _lane(records: Sequence[Record], id: str, y: int) -> list[str]:
     return drawn
 
 
-def _name(text: str, y: int, kind: str) -> str:
-    short = text if len(text) <= LONGEST_NAME else f"{text[:10]}…{text[-6:]}"
-    return f'<text class="{kind}" x="{NAMES - 8}" y="{y}">{escape(short)}<title>{escape(text)}</title></text>'
+def _name(text: str, room: float, y: int, kind: str) -> str:
+    return f'<text class="{kind}" x="{room - 7:.0f}" y="{y}">{escape(_cut(text))}<title>{escape(text)}</title></text>'
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:10]}…{name[-6:]}"
 
 
 def _tokens(cell: Record) -> str:
@@ -142,7 +149,7 @@ def _short(count: int) -> str:
 
 def _said(cell: Record) -> str:
     """What a step did with a request, in words."""
-    state, tokens, drafts = cell["state"], cell["tokens"], cell["drafts"]
+    state, tokens, drafts = str(cell["state"]), cell["tokens"], cell["drafts"]
     words = {"running": "running, got nothing", "loading": "loading remote KV"}.get(state, state)
     if tokens:
         words += f", {tokens} token{'s' if tokens > 1 else ''}"

@@ -35,9 +35,7 @@ def sarif(report: "AuditReport", now: datetime, root: Path | None = None) -> dic
     root = (root or Path.cwd()).resolve()
     checks = checks_of(report)
     index = {check.id: position for position, check in enumerate(checks)}
-    results = [
-        _result(report, check, index[check.id], problem, root) for check in checks for problem in check.problems
-    ]
+    results = [_result(report, check, index[check.id], problem, root) for check in checks for problem in _told(check)]
     unknown = [check for check in checks if check.verdict in ("vacuous", "undecided")]
     verdicts = {row.invariant: row.verdict for row in report.rows}
     run = {
@@ -69,6 +67,14 @@ def sarif(report: "AuditReport", now: datetime, root: Path | None = None) -> dic
         },
     }
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+
+
+def _told(check: Check) -> tuple[Problem, ...]:
+    """Return what becomes a result each: findings and misfits; the scenarios of a suite are one together."""
+    if len(check.problems) < 2 or any(problem.finding is not None or problem.where for problem in check.problems):
+        return check.problems
+    lines = [f"{len(check.problems)} do not hold", *(problem.message for problem in check.problems)]
+    return (Problem("\n".join(lines)),)
 
 
 def _rule(check: Check) -> dict[str, Any]:
@@ -116,12 +122,13 @@ def _message(report: "AuditReport", check: Check, problem: Problem) -> str:
 
 def _fingerprint(report: "AuditReport", check: Check, problem: Problem) -> str:
     """Identify a problem across runs: neither line numbers nor what the search happened to find go into it."""
-    told = problem.message.partition(":")[0] if problem.finding is None else ""
-    return sha256("\0".join([report.scheduler, report.policy, check.id, problem.where, told]).encode()).hexdigest()
+    told = problem.message if problem.where else ""
+    parts = [report.scheduler, report.policy, check.id, problem.where, told]
+    return sha256("\0".join(parts).encode(errors="backslashreplace")).hexdigest()
 
 
 def _location(problem: Problem, source: Source | None, name: str, root: Path) -> dict[str, Any]:
-    """Point to where it was raised, to the method it is about, to the only method that the class has, or to the class."""
+    """Point to where it was raised; to the method it is about; to the only method of the class; or to the class."""
     location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": name, "kind": _kind(problem)}]}
     if source is None:
         return location
