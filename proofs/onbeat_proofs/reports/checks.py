@@ -59,11 +59,15 @@ def finding_text(finding: "Finding") -> str:
 
 def summary(report: "AuditReport") -> str:
     """Return one line: how many invariants hold, are violated, vacuous, undecided."""
-    verdicts = [row.verdict for row in report.rows]
-    parts = [f"{verdicts.count(v)} {v}" for v in ("violated", "vacuous", "undecided", "holds") if v in verdicts]
-    text = f"{len(verdicts)} invariants: {', '.join(parts)}".replace(" holds", " hold")
+    texts = []
+    for question in ("policy", "quality"):
+        verdicts = [row.verdict for row in report.rows if row.question == question]
+        parts = [f"{verdicts.count(v)} {v}" for v in ("violated", "vacuous", "undecided", "holds") if v in verdicts]
+        if parts:
+            name = "policy text" if question == "policy" else f"{len(verdicts)} invariants"
+            texts.append(f"{name}: {', '.join(parts)}".replace(" holds", " hold"))
     others = [check for check in checks_of(report) if check.verdict == "violated" and check.id in OTHERS]
-    return "; ".join([text, *(f"{OTHERS[check.id]}: {len(check.problems)}" for check in others)])
+    return "; ".join([*texts, *(f"{OTHERS[check.id]}: {len(check.problems)}" for check in others)])
 
 
 OTHERS = {

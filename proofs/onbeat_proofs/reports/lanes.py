@@ -15,7 +15,7 @@ LETTER, LONGEST_NAME = 6.7, 17
 MOST_STEPS, STEPS_AFTER = 240, 8
 """Steps drawn up to the one that violates, and after it; of a longer run it is said what is left out."""
 
-LETTERS = {"held": "H", "loading": "L", "preempted": "P", "waiting": "·", "running": "-", "finished": "", "decode": ""}
+LETTERS = {"held": "H", "loading": "L", "preempted": "P", "waiting": "·", "running": "-"}
 WORDS = {
     "prefill": "prefill, with its tokens",
     "decode": "decode, with its tokens",
@@ -123,7 +123,7 @@ def _lane(records: Sequence[Record], id: str, y: int) -> list[str]:
         )
         if cell["preempted"] and state != "preempted":
             drawn.append(f'<path class="evicted" d="M{x + CELL - 9} {y}h9v9z"/>')
-        text = _tokens(cell) if cell["tokens"] else LETTERS[state]
+        text = _tokens(cell) if cell["tokens"] else LETTERS.get(state, "")
         small = " small" if len(text) > 4 else ""
         drawn.append(f'<text class="in {state}{small}" x="{x + CELL / 2}" y="{y + LANE - 7}">{text}</text></g>')
     return drawn
@@ -161,7 +161,7 @@ def _said(cell: Record) -> str:
 def _described(records: Sequence[Record], ids: Sequence[str], violating: int) -> str:
     """Say the drawing in words: the violating step whole, the others as the step table has them."""
     at = next((record for record in records if record["step"] == violating), None)
-    text = f"{len(ids)} requests over steps {records[0]['step']} to {records[-1]['step']}."
+    text = f"{len(ids)} request{'s' if len(ids) != 1 else ''} over steps {records[0]['step']} to {records[-1]['step']}."
     if at is None:
         return text
     said = "; ".join(f"{id} {_said(cell)}" for id, cell in at["requests"].items())
