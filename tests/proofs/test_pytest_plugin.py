@@ -174,6 +174,13 @@ def test_a_contract_that_cannot_work_says_why(body: str, message: str, run: Run)
     assert "Traceback" not in result.stdout.str()
 
 
+def test_a_suite_without_scenarios_is_skipped(run: Run) -> None:
+    run.pytester.makepyfile(conftest=f"{SMALL}\naudit.scenarios_for = lambda policy: []\n")
+    result = run("-rs", "-k", "suite", test="class TestMine(SchedulerContract):\n    scheduler = mine.Right\n")
+    result.assert_outcomes(skipped=1, deselected=ALL - 1)
+    result.stdout.fnmatch_lines(["SKIPPED*the conformance suite has no scenario for this class and its policy"])
+
+
 def test_the_audit_runs_once_for_each_class(run: Run) -> None:
     test = """
 class TestMine(SchedulerContract):

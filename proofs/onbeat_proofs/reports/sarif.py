@@ -164,7 +164,7 @@ def _overridden(problem: Problem, source: Source | None, root: Path) -> list[dic
 def _place(file: str, line: int, root: Path) -> dict[str, Any]:
     path = Path(file).resolve()
     if path.is_relative_to(root):
-        # Quoted as in any URI; relative ones must not start with a scheme-like segment, so it is cut from the full one.
+        # Cut from the whole URI, which quotes what a path may hold and a URI may not.
         relative = path.as_uri().removeprefix(root.as_uri()).lstrip("/")
         artifact = {"uri": relative, "uriBaseId": "%SRCROOT%"}
     else:
