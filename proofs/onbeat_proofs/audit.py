@@ -31,10 +31,12 @@ from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs
 from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.search import Exploration
 from onbeat_proofs.shrink import shrink
+from onbeat_proofs.source import source_of
 from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.table import step_text
 from onbeat_proofs.targets import where_raised
 from onbeat_proofs.text import STATEMENTS
+from onbeat_proofs.timeline import timeline
 from onbeat_proofs.watchdog import Hang
 from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
@@ -120,6 +122,7 @@ def audit(
         name or str(getattr(scheduler, "__name__", scheduler)), text.name if policy == AUTO else policy, budget, seed
     )
     report.environment = adapter.environment()
+    report.source = source_of(scheduler)
     work = _Audit(adapter, cast(type, scheduler), text, report=report, stop_at_first=stop_at_first, progress=progress)
     if isinstance(scheduler, type):
         report.signature += adapter.misfits(scheduler)
@@ -326,7 +329,7 @@ class _Audit:
         violation = shown(scenario) or violation
         history = replay_runs(scenario, self.factory, self.policy).history
         table = step_text(window(history, violation.step))
-        return Finding(id, violation.message, violation.step, check, [], scenario, table)
+        return Finding(id, violation.message, violation.step, check, scenario, table, timeline(history))
 
     def drained(self, scenario: Scenario) -> Scenario:
         """Write the draining before the final check out, so that it happens in any replay."""

@@ -1,13 +1,13 @@
 """The verb `onbeat audit`."""
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from onbeat_proofs.reports import outputs
 
 if TYPE_CHECKING:
     from onbeat_proofs.audit import Progress
@@ -35,7 +35,7 @@ MOST = 5
     help="Seconds, a minute, or several minutes.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the random histories.")
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
+@outputs.options
 @click.option(
     "--workload",
     metavar="FILE|builtin",
@@ -57,10 +57,10 @@ def command(
     policy: str,
     budget: Any,
     seed: int,
-    json_file: str | None,
     workload: str | None,
     interval: int,
     in_process: bool,
+    **files: str | None,
 ) -> int:
     """Search a scheduler class for a run that breaks an invariant.
 
@@ -74,6 +74,7 @@ def command(
     from onbeat_proofs.targets import load_scheduler
     from onbeat_proofs.workload import arrivals
 
+    written = outputs.Outputs({name.removesuffix("_file"): file for name, file in files.items()})
     with _progress() as progress:
         if in_process:
             loads = None if workload is None else arrivals(workload, seed)
@@ -90,8 +91,7 @@ def command(
         else:
             report = audit_apart(Job(scheduler, policy, budget, seed, workload, interval), progress)
     click.echo("\n".join(lines(report)))
-    if json_file is not None:
-        Path(json_file).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+    written.write(report)
     return report.exit_code
 
 
@@ -181,18 +181,12 @@ def _steps(steps: int, seconds: float) -> str:
 
 
 def _counts(row: "Row") -> str:
+    from onbeat_proofs.premises import never_seen
+
     if not any(row.counts.values()):
-        return _never(row.invariant) if row.verdict == "vacuous" else ""
+        return never_seen(row.invariant) if row.verdict == "vacuous" else ""
     counts = "  ".join(f"{check} {count:>7,}" for check, count in row.counts.items())
     return f"{counts}  {row.violations:,} violations" if row.violations else counts
-
-
-def _never(invariant: str) -> str:
-    from onbeat_proofs.premises import ABOUT_HOLDS, PREMISES
-
-    if invariant in ABOUT_HOLDS:
-        return f"never seen together: an effect of the throttle, and: {PREMISES[invariant]}"
-    return f"never seen: {PREMISES.get(invariant, 'a step')}"
 
 
 def _workload(report: "AuditReport") -> Iterator[str]:

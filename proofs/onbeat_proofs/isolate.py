@@ -141,7 +141,7 @@ def _dead(job: Job, journal: tuple[Config, tuple[Op, ...]] | None, how: str, sai
     scenario = Scenario(f"no-crash: {job.scheduler}", invariants=("no-crash",), config=config, steps=ops)
     report = AuditReport(job.scheduler, job.policy, job.budget, job.seed, ended_early=True)
     step = max(0, sum(isinstance(op, Schedule) for op in ops) - 1)
-    report.findings.append(Finding("no-crash", message, step, "search", [], scenario, ""))
+    report.findings.append(Finding("no-crash", message, step, "search", scenario, ""))
     if said:
         report.notes.append(f"its last words: {said}")
     report.rows = [
