@@ -218,6 +218,7 @@ class _Audit:
 
     def add(self, finding: Finding) -> None:
         """Add a finding; one that the same run shows already is named with it."""
+        finding.pytest_file = self.adapter.pytest_file(self.cls, finding)
         for known in self.report.findings:
             if known.scenario.steps == finding.scenario.steps:
                 if known.invariant != finding.invariant and finding.invariant not in known.also:
