@@ -1,0 +1,100 @@
+"""What a rank brings to a pass, and all that it can bring."""
+
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+from onbeat_spec.errors import ConfigError
+
+FINE = 25_000
+"""Most passes (rows of all ranks together) that are tried from each state; beyond, counts take their ends only."""
+
+
+class Row(NamedTuple):
+    """What one rank knows when it decides about a pass.
+
+    Attributes:
+        prefillable: a prefill waits that could run in this pass.
+        running: decodes that could run in this pass.
+        prefill_bs: the rank's estimate of its largest prefill batch, in requests.
+        waiting: requests in the waiting queue.
+        low_usage: fewer KV tokens are in use than the watermark says.
+        late: `max_delay_ms` went by since this rank's last pass.
+    """
+
+    prefillable: bool = False
+    running: int = 0
+    prefill_bs: int = 0
+    waiting: int = 0
+    low_usage: bool = False
+    late: bool = False
+
+
+IDLE = Row()
+"""A rank that has nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The group and the numbers that a delayer is made with, named as SGLang's server arguments name them.
+
+    Attributes:
+        ranks: data-parallel ranks.
+        max_delay_passes: the stated bound: no rank's prefill is refused in more passes in a row.
+        token_usage_low_watermark: share of the KV tokens, 0 to 1, below which nobody waits; None: no such rule.
+        queue_min_ratio: wait for a queue of this many times the running requests; None: no such rule.
+        max_delay_ms: milliseconds after which the queue rule gives up.
+        max_running_requests: slots of a rank.
+
+    Raises:
+        ConfigError: a number is out of its range.
+    """
+
+    ranks: int = 2
+    max_delay_passes: int = 3
+    token_usage_low_watermark: float | None = None
+    queue_min_ratio: float | None = None
+    max_delay_ms: float = 5000.0
+    max_running_requests: int = 2
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("ranks", 1, 4),
+            ("max_delay_passes", 1, 1000),
+            ("max_delay_ms", 1e-3, 1e9),
+            ("max_running_requests", 1, 16),
+            ("token_usage_low_watermark", 1e-6, 1.0),
+            ("queue_min_ratio", 1e-6, 1e6),
+        ):
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name} is {value}; it must be from {low:g} to {high:g}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers by name."""
+        return asdict(self)
+
+
+def alphabet(settings: Settings) -> list[Row]:
+    """Return all rows that a rank can bring.
+
+    Counts go up to the slots of a rank, through every value as long as a pass has at most `FINE` combinations of rows,
+    and through their ends (none, one, all) otherwise. What a setting switches off is not varied: without a watermark
+    nobody looks at the usage, without a queue ratio nobody looks at queues and clocks.
+    """
+    slots = settings.max_running_requests
+    full = _rows(settings, range(slots + 1))
+    return full if len(full) ** settings.ranks <= FINE else _rows(settings, sorted({0, slots}))
+
+
+def _rows(settings: Settings, counts: "range | list[int]") -> list[Row]:
+    queue = settings.queue_min_ratio is not None
+    late = (False, True) if queue else (False,)
+    usage = (False, True) if settings.token_usage_low_watermark is not None else (False,)
+    waiting = sorted({1, *counts} - {0}) if queue else [1]
+    idle = [Row(running=n, low_usage=low, late=past) for n, low, past in product(counts, usage, late)]
+    busy = [
+        Row(True, n, size, queued, low, past)
+        for n, size, queued, low, past in product(counts, counts, waiting, usage, late)
+    ]
+    return idle + busy
