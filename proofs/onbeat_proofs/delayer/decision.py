@@ -13,8 +13,9 @@ An author writes a class for one rank:
                 return False, state + 1
             return True, 0
 
-`rows` has the `Row` of every rank, the same tuple on all of them; `rank` is one's own index. `decide` must be a function
-of its arguments alone. An attribute `prefill_excludes_decode = True` says that a pass that prefills runs no decode.
+`rows` has the `Row` of every rank, the same tuple on all of them; `rank` is one's own index. `decide` must be a
+function of its arguments alone. An attribute `prefill_excludes_decode = True` says that a rank that prefills in a pass
+runs no decode in it.
 """
 
 import inspect
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 from onbeat_proofs.delayer.rows import Row, Settings, alphabet
 from onbeat_proofs.targets import where_raised
-from onbeat_spec.errors import NotADelayer
+from onbeat_spec.errors import NotADelayer, OnbeatError
 
 SECONDS = 5.0
 """A single decision that takes longer hangs."""
@@ -107,7 +108,8 @@ class OfClass:
             answer = guarded(self._delayer.decide, own, rank, tuple(rows))
             if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool)):
                 raise Misstep(f"rank {rank}: decide returned {answer!r}; it must return (allow: bool, next state)")
-            guarded(hash, answer[1])
+            if not _hashable(answer[1]):
+                raise Misstep(f"rank {rank}: the next state {answer[1]!r} is not hashable; a tuple or a number is")
             allow.append(answer[0])
             following.append(answer[1])
         return Outcome(tuple(allow), tuple(following))
@@ -115,6 +117,14 @@ class OfClass:
     def show(self, state: State) -> list[str]:
         """Return what the states look like."""
         return [repr(own) for own in state]
+
+
+def _hashable(state: Any) -> bool:
+    try:
+        hash(state)
+    except TypeError:
+        return False
+    return True
 
 
 def accepted(cls: type, settings: Settings) -> dict[str, Any]:
@@ -131,7 +141,7 @@ def guarded(function: Any, *arguments: Any) -> Any:
     """Call code under audit; whatever it raises becomes a Misstep."""
     try:
         return function(*arguments)
-    except (KeyboardInterrupt, Misstep):
+    except (KeyboardInterrupt, Misstep, OnbeatError):
         raise
     except BaseException as error:
         raise Misstep(where_raised(error, __file__)) from error
@@ -148,7 +158,7 @@ def watched(seconds: float = SECONDS) -> Iterator[None]:
         raise Misstep(f"no answer within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again, should the code swallow the first
     try:
         yield
     finally:

@@ -15,6 +15,9 @@ Kind = tuple[str, int]
 """What an edge is, and for which rank: `refused`, `gap` (nobody has a prefill), `instead` (a prefill ran in the place
 of the rank's decode)."""
 
+SAMPLE = 50
+"""Passes of each state that are taken twice."""
+
 Judge = Callable[[Rows, tuple[bool, ...]], str | None]
 """Says what is wrong with one pass, if anything is."""
 
@@ -76,6 +79,9 @@ class Graph:
         return any(edges for (name, _), edges in self.edges.items() if name == kind)
 
 
+Before = Callable[[Graph, int, Rows], object]
+
+
 def passes(letters: Sequence[Row], ranks: int) -> list[Rows]:
     """Return all passes of a group: every combination of rows, small ones first."""
     return sorted(product(letters, repeat=ranks), key=lambda rows: (sum(map(sum, rows)), rows[::-1]))
@@ -87,7 +93,7 @@ def explore(
     *,
     depth: int,
     seconds: float = inf,
-    before: Callable[[Rows], object] | None = None,
+    before: Before | None = None,
 ) -> Graph:
     """Take every pass from every state that can be reached.
 
@@ -96,7 +102,7 @@ def explore(
         judges: look at every pass.
         depth: passes from the initial state beyond which a new state is not followed any more.
         seconds: end after so long.
-        before: told the rows of every pass before it is taken.
+        before: told every pass before it is taken: the graph so far, the state by index, the rows.
 
     Raises:
         NotADelayer: the same state and rows had two outcomes.
@@ -106,7 +112,7 @@ def explore(
     first = decision.initial()
     _enter(graph, first, None, 0)
     every = passes(decision.rows(), len(first))
-    kinds = [_kinds(rows) for rows in every]
+    takes = [(rows, _kinds(rows)) for rows in every]
     current = 0
     while current < len(graph.states):
         if graph.depths[current] >= depth:
@@ -114,7 +120,7 @@ def explore(
         elif perf_counter() - started > seconds:
             graph.closed, graph.limit = False, f"cut off after {seconds:g} s"
             break
-        elif not _expand(graph, current, every, kinds, judges, before):
+        elif not _expand(graph, current, takes, judges, before):
             break
         current += 1
     if graph.misstep is None:
@@ -142,16 +148,15 @@ def _enter(graph: Graph, state: State, parent: tuple[int, Rows] | None, depth: i
 def _expand(
     graph: Graph,
     current: int,
-    every: list[Rows],
-    kinds: list[list[tuple[Kind, bool | None]]],
+    takes: list[tuple[Rows, list[tuple[Kind, bool | None]]]],
     judges: dict[str, Judge],
-    before: Callable[[Rows], object] | None,
+    before: Before | None,
 ) -> bool:
     """Take every pass from one state; False: the code failed."""
     state, depth = graph.states[current], graph.depths[current] + 1
-    for rows, possible in zip(every, kinds, strict=True):
+    for rows, possible in takes:
         if before is not None:
-            before((*graph.path(current), rows))  # type: ignore[arg-type]  # a run, for whoever keeps it
+            before(graph, current, rows)
         try:
             outcome = step(graph.decision, state, rows)
         except Misstep as error:
@@ -179,14 +184,18 @@ def _kinds(rows: Rows) -> list[tuple[Kind, bool | None]]:
 
 
 def _ask_again(graph: Graph, every: list[Rows]) -> None:
-    """Take some passes a second time: a decision must be a function of its arguments."""
+    """Take some passes of each state a second time: a decision must be a function of its arguments."""
+    some = every[:: max(1, len(every) // SAMPLE)]
     for state in graph.states:
-        for rows in (every[0], every[-1]):
-            once, twice = step(graph.decision, state, rows), step(graph.decision, state, rows)
-            if once != twice:
+        for rows in (*some, every[-1]):
+            try:
+                once, twice = step(graph.decision, state, rows), step(graph.decision, state, rows)
+            except Misstep as error:
+                raise NotADelayer(f"{graph.decision.name} failed in a pass that went well before: {error}") from error
+            if once != twice or (graph.closed and once.state not in graph.index):
                 raise NotADelayer(
-                    f"{graph.decision.name} answered {once} and then {twice} to the same state and rows; "
-                    "it keeps something beside the state, which must hold all that it remembers"
+                    f"{graph.decision.name} gave two answers to one state and rows, {once} and {twice}; "
+                    "all that it remembers must be in the state"
                 )
 
 

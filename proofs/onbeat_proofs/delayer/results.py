@@ -113,10 +113,8 @@ def lines(run: Run) -> list[str]:
         body.append([str(len(run.turns)), *[f"{_row(row)} ?" for row in run.failed], "failed"])
     widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in [head, *body]]
-    legend = "p prefillable, r decodes running, b prefill batch estimate, q queue, u usage below the watermark, "
-    legend += "l past max_delay_ms; + may prefill, - may not, in brackets where nothing is asked"
     tail = ["* repeats for ever"] if run.loop is not None else []
-    return [*[line.rstrip() for line in table], *tail, f"({legend})"]
+    return [*[line.rstrip() for line in table], *tail]
 
 
 def _row(row: Any) -> str:
@@ -134,5 +132,3 @@ def _verdict(asked: bool, allow: bool) -> str:
 
 def _states(states: list[str]) -> str:
     return states[0] if len(set(states)) == 1 else " | ".join(states)
-
-

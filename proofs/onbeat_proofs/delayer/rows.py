@@ -1,5 +1,6 @@
 """What a rank brings to a pass, and all that it can bring."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 from onbeat_spec.errors import ConfigError
 
 FINE = 25_000
-"""Most passes (rows of all ranks together) that are tried from each state; beyond, counts take their ends only."""
+"""Most passes (rows of all ranks together) from one state with every count; beyond, few counts are left."""
 
 
 class Row(NamedTuple):
@@ -78,23 +79,30 @@ class Settings:
 def alphabet(settings: Settings) -> list[Row]:
     """Return all rows that a rank can bring.
 
-    Counts go up to the slots of a rank, through every value as long as a pass has at most `FINE` combinations of rows,
-    and through their ends (none, one, all) otherwise. What a setting switches off is not varied: without a watermark
-    nobody looks at the usage, without a queue ratio nobody looks at queues and clocks.
+    Counts go through every value up to the slots of a rank, as long as a pass has at most `FINE` combinations of rows.
+    Beyond, only those are left that make a rule apply or not: no decode, one, and every slot taken; batch estimates
+    that then do not fit, or just fit. What a setting switches off is not varied: without a watermark nobody looks at
+    the usage, without a queue ratio nobody looks at queues and clocks.
     """
     slots = settings.max_running_requests
-    full = _rows(settings, range(slots + 1))
-    return full if len(full) ** settings.ranks <= FINE else _rows(settings, sorted({0, slots}))
+    every = range(slots + 1)
+    full = _rows(settings, every, every, every)
+    if len(full) ** settings.ranks <= FINE:
+        return full
+    if settings.queue_min_ratio is None:
+        return _rows(settings, {0, slots}, {0, slots}, {1})
+    return _rows(settings, {0, 1, slots}, {slots - 1, slots}, {1, slots - 1})
 
 
-def _rows(settings: Settings, counts: "range | list[int]") -> list[Row]:
+def _rows(settings: Settings, running: Iterable[int], sizes: Iterable[int], queues: Iterable[int]) -> list[Row]:
     queue = settings.queue_min_ratio is not None
     late = (False, True) if queue else (False,)
     usage = (False, True) if settings.token_usage_low_watermark is not None else (False,)
-    waiting = sorted({1, *counts} - {0}) if queue else [1]
+    waiting = sorted({1, *queues} - {0}) if queue else [1]
+    counts = sorted(running)
     idle = [Row(running=n, low_usage=low, late=past) for n, low, past in product(counts, usage, late)]
     busy = [
         Row(True, n, size, queued, low, past)
-        for n, size, queued, low, past in product(counts, counts, waiting, usage, late)
+        for n, size, queued, low, past in product(counts, sorted(sizes), waiting, usage, late)
     ]
     return idle + busy

@@ -18,8 +18,14 @@ from onbeat_proofs.delayer.sglang_file import Loaded, arguments, parallel
 from onbeat_proofs.targets import where_raised
 from onbeat_spec.errors import NotADelayer
 
-FIELDS = ("local_prefillable", "local_token_watermark_force_allow", "running_batch", "max_prefill_bs")
-FIELDS += ("waiting_queue_len", "queue_timeout_expired")
+FIELDS = (
+    "local_prefillable",
+    "local_token_watermark_force_allow",
+    "running_batch",
+    "max_prefill_bs",
+    "waiting_queue_len",
+    "queue_timeout_expired",
+)
 """The ints of a row, in their order; older versions send the first four or five."""
 
 UNUSED = {"_global_info_buffer", "_gather_group", "_gather_device", "_cpu_group", "_metrics_collector", "_gather_info"}
@@ -45,11 +51,13 @@ class SGLang:
         self.name = loaded.name
         self._rows: list[list[int]] | None = None
         self._sent: list[int] = []
+        self._messages: dict[tuple[Hashable, Row], list[int]] = {}
+        """What a rank in a state sends: it has only these two to go by."""
         self._ranks = [make(loaded, settings) for _ in range(settings.ranks)]
         for delayer in self._ranks:
             delayer._gather_info = self._gather
         self._single_pass = loaded.module.PrefillDelayerSinglePassExecutor
-        self._takes = _names(delayer_method(type(self._ranks[0])))
+        self._takes = _names(_pure(type(self._ranks[0])))
         self._finalize = _names(self._single_pass.finalize)
         self._names = vars(self._ranks[0]).keys() - UNUSED
         self._kept = sorted(self._names)
@@ -67,9 +75,12 @@ class SGLang:
         """Let every rank send its row, then let every rank decide."""
         sent = []
         for delayer, own, row in zip(self._ranks, state, rows, strict=True):
-            self._write(delayer, own)
-            self._rows = None
-            sent.append(guarded(self._send, delayer, row))
+            message = self._messages.get((own, row))
+            if message is None:
+                self._write(delayer, own)
+                self._rows = None
+                message = self._messages[own, row] = guarded(self._send, delayer, row)
+            sent.append(message)
         self._rows = sent
         allow, following = [], []
         for delayer, own, row in zip(self._ranks, state, rows, strict=True):
@@ -190,12 +201,16 @@ def make(loaded: Loaded, settings: Settings, **given: Any) -> Any:
         raise NotADelayer(f"{loaded.name} of {loaded.file} cannot be made: {where_raised(error)}") from error
 
 
-def delayer_method(cls: type) -> Callable[..., Any]:
-    """Return the decision itself.
+def decides(delayer: Any, state: Any, prefillable: bool, given: dict[str, Any]) -> Any:
+    """Call the decision itself, a function of the state and of what is gathered.
 
     Raises:
         NotADelayer: this version has no such method.
     """
+    return _pure(type(delayer))(delayer, state, local_prefillable=prefillable, token_usage=0.0, **given)
+
+
+def _pure(cls: type) -> Callable[..., Any]:
     found = getattr(cls, "_negotiate_should_allow_prefill_pure", None)
     if found is None:
         raise NotADelayer(f"{cls.__name__} has no _negotiate_should_allow_prefill_pure: this version is not supported")

@@ -135,8 +135,9 @@ def load(target: str, settings: Settings, tensors: str = "plain") -> Loaded:
             ) from error
         except Exception as error:
             raise NotADelayer(f"{file} cannot be imported: {where_raised(error)}") from error
-    if not isinstance(getattr(module, "PrefillDelayer", None), type):
-        raise NotADelayer(f"{file} has no class PrefillDelayer; give SGLang's {PLACE}, or MODULE:CLASS")
+    for wanted in ("PrefillDelayer", "PrefillDelayerSinglePassExecutor"):
+        if not isinstance(getattr(module, wanted, None), type):
+            raise NotADelayer(f"{file} has no class {wanted}; give SGLang's {PLACE}, or MODULE:CLASS")
     clock = Clock()
     module.time = clock  # type: ignore[attr-defined]  # the module's own name for the clock
     logging.getLogger(name).setLevel(logging.WARNING)
