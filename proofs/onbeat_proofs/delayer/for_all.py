@@ -24,6 +24,7 @@ from onbeat_spec.errors import NotReproduced, NotSymbolic, Undecided
 STRENGTH = "for all values"
 CHECKS = ("held-at-most", "no-empty-step", "phase-agrees", "bounded-delay")
 RATIOS = (None, 1, 2)
+UNALIKE = "phase-agrees is violated, so the ranks' states need not be alike, as this takes for granted"
 MOST = 200_000
 """Paths."""
 
@@ -97,7 +98,12 @@ class _Pass:
                 if plausible.keys() == first.keys():
                     break
             first |= plausible
-        return [self._result(check, first.get(check), paths, refusals) for check in CHECKS]
+        return [
+            Result(check, self.settings.ranks, UNDECIDED, STRENGTH, UNALIKE)
+            if "phase-agrees" in first and check not in first
+            else self._result(check, first.get(check), paths, refusals)
+            for check in CHECKS
+        ]
 
     def _result(self, check: str, path: "symbolic.Path[Seen] | None", paths: int, refusals: int) -> Result:
         ranks = self.settings.ranks

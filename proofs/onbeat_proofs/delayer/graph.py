@@ -12,8 +12,8 @@ from onbeat_spec.errors import NotADelayer
 
 Rows = tuple[Row, ...]
 Kind = tuple[str, int]
-"""What an edge is, and for which rank: `refused`, `gap` (nobody has a prefill), `instead` (a prefill ran in the place
-of the rank's decode)."""
+"""What an edge is, and for which rank: `refused`, `gap` (decodes run, and nobody has a prefill), `instead` (a prefill
+ran in the place of the rank's decode)."""
 
 SAMPLE = 50
 """Passes of each state that are taken twice."""
@@ -177,7 +177,7 @@ def _expand(
 def _kinds(rows: Rows) -> list[tuple[Kind, bool | None]]:
     """Return what a pass is, and for which answer to the rank; None: whatever the answer."""
     if not any(row.prefillable for row in rows):
-        return [(("gap", rank), None) for rank in range(len(rows))]
+        return [(("gap", rank), None) for rank in range(len(rows))] if any(row.running for row in rows) else []
     wanted = [rank for rank, row in enumerate(rows) if row.prefillable]
     found: list[tuple[Kind, bool | None]] = [(("refused", rank), False) for rank in wanted]
     return found + [(("instead", rank), True) for rank in wanted if rows[rank].running]

@@ -17,7 +17,7 @@ STATEMENTS = {
     "bounded-delay": "from every reachable state, whatever rows come, a rank that wants to prefill may, in the end",
     "no-crash": "every pass gets an answer",
     "estimate-fades": "a burst is forgotten: the estimate of the largest prefill batch is that of recent passes",
-    "gap-keeps-wait": "passes without any prefill in between do not let a wait begin again for ever",
+    "gap-keeps-wait": "passes of decodes alone in between do not let a wait begin again for ever",
     "decode-gets-pass": "prefill passes never run in the place of a rank's decodes for ever",
 }
 """What each check says. The last two are asked for by `--extra`."""
