@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "p prefillable, r decodes running, b estimate of the prefill batch, q queue, u usage below the watermark, l past "
-    "max_delay_ms; + may prefill, - may not, in brackets where nothing is asked; state: passes delayed, ! past "
-    "max_delay_ms"
+    "max_delay_ms; + may prefill, - may not, in brackets where nothing is asked; state: of SGLang's delayer, "
+    "passes delayed, ! past max_delay_ms"
 )
 
 
@@ -33,6 +33,8 @@ def _ranks(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
 @click.option("--queue-min-ratio", type=float, help="Wait for a queue of so many times the running requests.")
 @click.option("--max-delay-ms", default=5000.0, show_default=True, help="When the queue rule gives up.")
 @click.option("--max-running-requests", default=2, show_default=True, help="Slots of a rank.")
+@click.option("--prefill-decode-interval", type=int, help="Audit SGLang's rule of this name in its delayer's place.")
+@click.option("--prefill-decode-interval-min-bs", default=0, help="Running requests below which it does not apply.")
 @click.option("--extra", is_flag=True, help="Also the checks that not every policy promises.")
 @click.option(
     "--tensors",
@@ -81,7 +83,11 @@ def command(
 def lines(report: "Report") -> Iterator[str]:
     """Yield the lines of a report: a row for each verdict, and the run of each violated check."""
     settings = report.job.settings.as_json()
-    given = [f"{name} {value:g}" for name, value in settings.items() if value is not None and name != "ranks"]
+    rule = "prefill_decode_interval"
+    told = {name for name in settings if name.startswith(rule)} if settings[rule] else set(settings)
+    told |= {"max_running_requests"}
+    told -= {"ranks"} if settings[rule] else {"ranks", f"{rule}_min_bs"}
+    given = [f"{name} {value:g}" for name, value in settings.items() if value is not None and name in told]
     yield f"{report.name}: {', '.join(given)}"
     yield ""
     rows = [("check", "ranks", "verdict", "strength", "")]

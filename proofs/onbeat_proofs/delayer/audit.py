@@ -13,6 +13,7 @@ from onbeat_proofs.delayer.results import HOLDS, VIOLATED, Result
 from onbeat_proofs.delayer.rows import Settings
 from onbeat_proofs.delayer.sglang import SGLang
 from onbeat_proofs.delayer.sglang_file import Loaded, load
+from onbeat_proofs.delayer.sglang_interval import Interval
 from onbeat_proofs.targets import load_class
 from onbeat_spec.errors import NotADelayer
 
@@ -115,12 +116,14 @@ def decision_of(job: Job, settings: Settings) -> tuple[Decision, Loaded | None]:
     target = OURS if job.target == "onbeat" else job.target
     if ":" in target:
         return OfClass(load_class(target, "delayer", NotADelayer), settings, job.target), None
+    if settings.prefill_decode_interval is not None:
+        return Interval(target, settings), None
     loaded = load(target, settings, job.tensors)
     return SGLang(loaded, settings), loaded
 
 
 def _exhaustive(job: Job, decision: Decision, settings: Settings, before: Before | None) -> Sequence[Result]:
-    bound = settings.max_delay_passes
+    bound = settings.bound
     depth = 4 * bound + 8 if job.depth is None else job.depth
     graph = explore(decision, JUDGES, depth=depth, seconds=job.seconds, before=before)
     try:

@@ -10,7 +10,7 @@ from onbeat_proofs.delayer.graph import Rows, step
 HOLDS, VIOLATED, VACUOUS, UNDECIDED = "holds", "violated", "vacuous", "undecided"
 
 STATEMENTS = {
-    "held-at-most": "no rank's prefill is refused in more than max_delay_passes passes in a row",
+    "held-at-most": "no rank's prefill is refused in more passes in a row than the stated bound",
     "no-empty-step": "a refusal never leaves the whole group without work: no prefill may run and no decode can",
     "phase-agrees": "all ranks decide the same in the same pass",
     "no-latched-state": "once all work is gone the group behaves as at its start: no flag outlives its cause",

@@ -46,6 +46,8 @@ class Settings:
         queue_min_ratio: wait for a queue of this many times the running requests; None: no such rule.
         max_delay_ms: milliseconds after which the queue rule gives up.
         max_running_requests: slots of a rank.
+        prefill_decode_interval: passes of decodes only after a prefill, for SGLang's other rule; None: its delayer.
+        prefill_decode_interval_min_bs: running requests of a rank below which that rule does not apply.
 
     Raises:
         ConfigError: a number is out of its range.
@@ -57,6 +59,8 @@ class Settings:
     queue_min_ratio: float | None = None
     max_delay_ms: float = 5000.0
     max_running_requests: int = 2
+    prefill_decode_interval: int | None = None
+    prefill_decode_interval_min_bs: int = 0
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -66,10 +70,17 @@ class Settings:
             ("max_running_requests", 1, 16),
             ("token_usage_low_watermark", 1e-6, 1.0),
             ("queue_min_ratio", 1e-6, 1e6),
+            ("prefill_decode_interval", 1, 1000),
+            ("prefill_decode_interval_min_bs", 0, 16),
         ):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise ConfigError(f"{name} is {value}; it must be from {low:g} to {high:g}")
+
+    @property
+    def bound(self) -> int:
+        """The stated bound on refusals in a row, in passes."""
+        return self.max_delay_passes if self.prefill_decode_interval is None else self.prefill_decode_interval
 
     def as_json(self) -> dict[str, Any]:
         """Return the numbers by name."""
