@@ -35,6 +35,7 @@ def _ranks(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
 @click.option("--max-running-requests", default=2, show_default=True, help="Slots of a rank.")
 @click.option("--prefill-decode-interval", type=int, help="Audit SGLang's rule of this name in its delayer's place.")
 @click.option("--prefill-decode-interval-min-bs", default=0, help="Running requests below which it does not apply.")
+@click.option("--enable-prefill-delayer", is_flag=True, help="With that rule, the delayer as well.")
 @click.option("--extra", is_flag=True, help="Also the checks that not every policy promises.")
 @click.option(
     "--tensors",
@@ -82,12 +83,15 @@ def command(
 
 def lines(report: "Report") -> Iterator[str]:
     """Yield the lines of a report: a row for each verdict, and the run of each violated check."""
-    settings = report.job.settings.as_json()
-    rule = "prefill_decode_interval"
-    told = {name for name in settings if name.startswith(rule)} if settings[rule] else set(settings)
-    told |= {"max_running_requests"}
-    told -= {"ranks"} if settings[rule] else {"ranks", f"{rule}_min_bs"}
-    given = [f"{name} {value:g}" for name, value in settings.items() if value is not None and name in told]
+    settings = report.job.settings
+    interval = {"prefill_decode_interval", "prefill_decode_interval_min_bs"}
+    left_out = {"ranks", "enable_prefill_delayer"}
+    if settings.prefill_decode_interval is None:
+        left_out |= interval
+    elif not settings.enable_prefill_delayer:
+        left_out |= set(settings.as_json()) - interval - {"max_running_requests"}
+    numbers = {name: value for name, value in settings.as_json().items() if value is not None}
+    given = [f"{name} {value:g}" for name, value in numbers.items() if name not in left_out]
     yield f"{report.name}: {', '.join(given)}"
     yield ""
     rows = [("check", "ranks", "verdict", "strength", "")]

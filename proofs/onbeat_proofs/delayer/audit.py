@@ -13,7 +13,7 @@ from onbeat_proofs.delayer.results import HOLDS, VIOLATED, Result
 from onbeat_proofs.delayer.rows import Settings
 from onbeat_proofs.delayer.sglang import SGLang
 from onbeat_proofs.delayer.sglang_file import Loaded, load
-from onbeat_proofs.delayer.sglang_interval import Interval
+from onbeat_proofs.delayer.sglang_interval import Both, Interval
 from onbeat_proofs.targets import load_class
 from onbeat_spec.errors import NotADelayer
 
@@ -117,7 +117,10 @@ def decision_of(job: Job, settings: Settings) -> tuple[Decision, Loaded | None]:
     if ":" in target:
         return OfClass(load_class(target, "delayer", NotADelayer), settings, job.target), None
     if settings.prefill_decode_interval is not None:
-        return Interval(target, settings), None
+        interval = Interval(target, settings)
+        if not settings.enable_prefill_delayer:
+            return interval, None
+        return Both(interval, SGLang(load(target, settings, job.tensors), settings)), None
     loaded = load(target, settings, job.tensors)
     return SGLang(loaded, settings), loaded
 

@@ -69,7 +69,7 @@ def _single(graph: Graph, check: str) -> Result:
         return _result(graph, check, VIOLATED, found.message, run)
     if not graph.any("refused"):
         return _result(graph, check, VACUOUS, "nobody is ever refused")
-    return _result(graph, check, HOLDS, f"in {graph.decisions:,} passes from {len(graph.states):,} states")
+    return _result(graph, check, HOLDS, f"in {graph.decisions:,} passes from {_count(graph)}")
 
 
 def _no_crash(graph: Graph) -> Result:
@@ -127,7 +127,7 @@ def _bounded_delay(graph: Graph) -> Result:
         rank, run = found
         return _result(graph, check, VIOLATED, f"rank {rank} can be refused for ever", run)
     longest = max(_longest(graph.of("refused", rank)) for rank in range(len(graph.states[0])))
-    return _result(graph, check, HOLDS, f"after at most {longest} refusals, from each of {len(graph.states):,} states")
+    return _result(graph, check, HOLDS, f"after at most {longest} refusals, from each of {_count(graph)}")
 
 
 def _gap_keeps_wait(graph: Graph) -> Result:
@@ -236,7 +236,7 @@ def _no_latched_state(graph: Graph) -> Result:
         )
     except Misstep as error:
         return Result(check, len(graph.states[0]), UNDECIDED, EXHAUSTIVE, f"the code failed: {error}")
-    return _result(graph, check, HOLDS, f"each of {len(graph.states):,} states comes to rest as the initial one does")
+    return _result(graph, check, HOLDS, f"each of {_count(graph)} comes to rest as the initial one does")
 
 
 def _latched(graph: Graph, number: int, tail: int, apart: list[Rows]) -> Result:
@@ -299,3 +299,7 @@ def _differ(decision: Decision, one: State, other: State, every: list[Rows]) -> 
 
 def _ranks(ranks: list[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+
+
+def _count(graph: Graph) -> str:
+    return f"{len(graph.states):,} state{'s' if len(graph.states) > 1 else ''}"

@@ -120,9 +120,9 @@ class _Pass:
         detail = f"with {', '.join(shown)}".replace("queue_min_ratio None", "no queue rule")
         if check == "bounded-delay":
             if not self._for_ever(values):
-                detail += " refused beyond the bound, but not for ever"
+                detail += ": refused beyond the bound, but not for ever"
                 return Result(check, ranks, UNDECIDED, STRENGTH, detail, run)
-            detail += " these rows are refused whatever the count, so for ever"
+            detail += ": these rows are refused whatever the count, so for ever"
         return Result(check, ranks, VIOLATED, STRENGTH, detail, run)
 
     def _for_ever(self, values: dict[str, Any]) -> bool:

@@ -47,6 +47,7 @@ class Settings:
         max_delay_ms: milliseconds after which the queue rule gives up.
         max_running_requests: slots of a rank.
         prefill_decode_interval: passes of decodes only after a prefill, for SGLang's other rule; None: its delayer.
+        enable_prefill_delayer: the delayer as well.
         prefill_decode_interval_min_bs: running requests of a rank below which that rule does not apply.
 
     Raises:
@@ -61,6 +62,7 @@ class Settings:
     max_running_requests: int = 2
     prefill_decode_interval: int | None = None
     prefill_decode_interval_min_bs: int = 0
+    enable_prefill_delayer: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -80,7 +82,9 @@ class Settings:
     @property
     def bound(self) -> int:
         """The stated bound on refusals in a row, in passes."""
-        return self.max_delay_passes if self.prefill_decode_interval is None else self.prefill_decode_interval
+        if self.prefill_decode_interval is None:
+            return self.max_delay_passes
+        return self.prefill_decode_interval + (self.max_delay_passes if self.enable_prefill_delayer else 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return the numbers by name."""

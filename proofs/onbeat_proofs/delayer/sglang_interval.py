@@ -12,8 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from onbeat_proofs.delayer.decision import Outcome, State, guarded
+from onbeat_proofs.delayer.decision import Misstep, Outcome, State, guarded
 from onbeat_proofs.delayer.rows import Row, Settings
+from onbeat_proofs.delayer.sglang import SGLang
 from onbeat_proofs.delayer.sglang_file import find, version_of
 from onbeat_spec.errors import NotADelayer
 
@@ -47,15 +48,26 @@ class Interval:
 
     def step(self, state: State, rows: Sequence[Row]) -> Outcome:
         """Ask every rank, run what may run, and tell every rank what ran."""
+        defers, left = self.defers(state, rows)
+        allow = tuple(not each for each in defers)
+        return Outcome(allow, self.after(left, rows, allow))
+
+    def defers(self, state: State, rows: Sequence[Row]) -> tuple[list[bool], State]:
+        """Return whether each rank defers its prefills, and what is left of its interval then."""
         ranks = [self._scheduler(own) for own in state]
-        allow = [not guarded(self._defer, rank, _batch(row)) for rank, row in zip(ranks, rows, strict=True)]
+        defers = [bool(guarded(self._defer, rank, _batch(row))) for rank, row in zip(ranks, rows, strict=True)]
+        return defers, tuple(getattr(rank, LEFT) for rank in ranks)
+
+    def after(self, state: State, rows: Sequence[Row], allow: Sequence[bool]) -> State:
+        """Return what is left of each rank's interval after a pass of what was allowed."""
+        ranks = [self._scheduler(own) for own in state]
         prefills = [row.prefillable and ok for row, ok in zip(rows, allow, strict=True)]
         runs = any(prefills) or any(row.running for row in rows)
         for rank, prefill in zip(ranks, prefills, strict=True):
             mode = SimpleNamespace(is_extend=lambda own=prefill: own)
             batch = SimpleNamespace(is_extend_in_batch=any(prefills), forward_mode=mode)
             guarded(self._arm, rank, batch if runs else None)
-        return Outcome(tuple(allow), tuple(getattr(rank, LEFT) for rank in ranks))
+        return tuple(getattr(rank, LEFT) for rank in ranks)
 
     def show(self, state: State) -> list[str]:
         """Return the passes that are left of each rank's interval."""
@@ -68,6 +80,51 @@ class Interval:
             require_mlp_sync=True,
             **{LEFT: left},
         )
+
+
+class Both:
+    """The interval with SGLang's delayer behind it: a rank that defers asks no delayer, and so sends no row."""
+
+    prefill_excludes_decode = True
+
+    def __init__(self, interval: Interval, delayer: SGLang) -> None:
+        self.name = f"{interval.name} and PrefillDelayer"
+        self._interval = interval
+        self._delayer = delayer
+
+    def initial(self) -> State:
+        """Return both states of every rank."""
+        return tuple(zip(self._interval.initial(), self._delayer.initial(), strict=True))
+
+    def rows(self) -> Sequence[Row]:
+        """Return all that the delayer looks at; the interval looks at less."""
+        return self._delayer.rows()
+
+    def step(self, state: State, rows: Sequence[Row]) -> Outcome:
+        """Let the delayer decide where no rank defers. Raises Misstep where some do: the others wait for their rows."""
+        left, delayed = _apart(state)
+        defers, left = self._interval.defers(left, rows)
+        if len(set(defers)) > 1:
+            absent, waiting = ([rank for rank, one in enumerate(defers) if one is answer] for answer in (True, False))
+            raise Misstep(
+                f"ranks {waiting} exchange rows for the delayer, ranks {absent} defer and send none: a hang"
+            )
+        allow = (False,) * len(rows)
+        if not any(defers):
+            allow, delayed = self._delayer.step(delayed, rows)
+        left = self._interval.after(left, rows, allow)
+        return Outcome(allow, tuple(zip(left, delayed, strict=True)))
+
+    def show(self, state: State) -> list[str]:
+        """Return what is left of the interval, and the delayer's state."""
+        left, delayed = _apart(state)
+        shown = zip(self._interval.show(left), self._delayer.show(delayed), strict=True)
+        return [f"{interval}; {own}" for interval, own in shown]
+
+
+def _apart(state: State) -> tuple[State, State]:
+    left, delayed = zip(*state, strict=True)
+    return left, delayed
 
 
 def _batch(row: Row) -> Any:

@@ -1,6 +1,7 @@
 """The verb, and the process that keeps it alive."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_a_violation_is_printed_and_written(tmp_path: Path) -> None:
     result = run(f"{FILE}:Unbounded", "--ranks", "2", "--json", str(file))
     assert result.return_value == 1
     assert "VIOLATED  bounded-delay: from every reachable state" in result.output
-    assert "    0*    p r1 b0 q1 -  p r0 b0 q1 -  None" in result.output or "    0*    p" in result.output
+    assert "    0*    p r1 b0 q1 -  idle (-)  None" in result.output
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found["exit_code"] == 1
     assert found["settings"]["ranks"] == [2]
@@ -81,6 +82,22 @@ def test_bad_input_is_one_line(args: list[str], message: str) -> None:
     assert isinstance(result.exception, OnbeatError)
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_the_page_shows_what_the_commands_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page says of delayers that are in this repository; SGLang's are not."""
+    root = Path(__file__).parents[3]
+    monkeypatch.chdir(root)
+    page = (root / "docs" / "delayer.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```\n\$ onbeat delayer ((?:onbeat|examples/)\S*[^|\n]*)\n(.*?)\n```", page, re.DOTALL)
+    assert len(blocks) == 2
+    for args, text in blocks:
+        assert _timeless(run(*args.split()).output.rstrip("\n")) == _timeless(text)
+    assert (root / "examples" / "together.py").read_text(encoding="utf-8") in page
+
+
+def _timeless(text: str) -> str:
+    return re.sub(r"\([\d.]+ s\)$", "", text)
 
 
 def test_ranks_must_be_numbers() -> None:

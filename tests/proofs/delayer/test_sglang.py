@@ -4,6 +4,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def changed(folder: Path, old: str, new: str) -> str:
     return str(file)
 
 
-def found(target: str, **numbers: int) -> dict[tuple[str, str], str]:
+def found(target: str, **numbers: Any) -> dict[tuple[str, str], str]:
     report = audit(Job(target, Settings(**numbers), (2,)))
     return {(r.check, r.strength): r.verdict for r in report.results if r.check != estimate.CHECK}
 

@@ -101,6 +101,26 @@ def test_the_delayers_file_alone_is_not_enough(tmp_path: Path) -> None:
         audited(str(file))
 
 
+def test_with_the_delayer_behind_it_a_rank_that_defers_leaves_the_others_waiting(tmp_path: Path) -> None:
+    where = target(tmp_path, smallest="1")
+    file = Path(where, "sglang", "srt", "managers", "prefill_delayer.py")
+    file.write_text(Path(__file__).with_name("prefill_delayer.py").read_text(encoding="utf-8"), encoding="utf-8")
+    settings = Settings(prefill_decode_interval=2, enable_prefill_delayer=True)
+    report = audit(Job(where, settings, (2,)))
+    (crash,) = [result for result in report.results if result.check == "no-crash"]
+    assert crash.verdict == VIOLATED
+    assert crash.detail == "ranks [1] exchange rows for the delayer, ranks [0] defer and send none: a hang"
+
+
+def test_with_the_delayer_behind_it_the_bounds_add_up(tmp_path: Path) -> None:
+    where = target(tmp_path)
+    file = Path(where, "sglang", "srt", "managers", "prefill_delayer.py")
+    file.write_text(Path(__file__).with_name("prefill_delayer.py").read_text(encoding="utf-8"), encoding="utf-8")
+    report = audit(Job(where, Settings(prefill_decode_interval=2, enable_prefill_delayer=True), (2,)))
+    (held,) = [result for result in report.results if result.check == "held-at-most"]
+    assert (held.verdict, held.detail) == (HOLDS, "at most 5 in a row, the stated bound is 5")
+
+
 @pytest.mark.skipif(not REAL, reason="ONBEAT_SGLANG is not set to SGLang's package folder")
 def test_the_real_one() -> None:
     always = verdicts(audited(REAL, interval=3))
