@@ -14,6 +14,7 @@ from onbeat_proofs.delayer.audit import Job, Report, audit
 from onbeat_proofs.delayer.decision import Misstep
 from onbeat_proofs.delayer.graph import Graph, Rows
 from onbeat_proofs.delayer.results import VIOLATED, Result, rerun
+from onbeat_proofs.targets import where_raised
 from onbeat_spec.errors import NotADelayer, OnbeatError, Undecided
 
 SECONDS = 600.0
@@ -81,6 +82,8 @@ def _child(job: Job, answers: Connection, diary: str) -> None:
         answer = audit(job, write if diary else None)
     except OnbeatError as error:
         answer = type(error)(str(error))
+    except Exception as error:  # not the delayer's doing: its own errors are findings
+        answer = Undecided(f"this is an error of onbeat itself, please report it: {where_raised(error)}")
     answers.send(answer)
     answers.close()
 

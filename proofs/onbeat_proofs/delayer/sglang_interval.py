@@ -106,9 +106,7 @@ class Both:
         defers, left = self._interval.defers(left, rows)
         if len(set(defers)) > 1:
             absent, waiting = ([rank for rank, one in enumerate(defers) if one is answer] for answer in (True, False))
-            raise Misstep(
-                f"ranks {waiting} exchange rows for the delayer, ranks {absent} defer and send none: a hang"
-            )
+            raise Misstep(f"ranks {waiting} exchange rows for the delayer, ranks {absent} defer and send none: a hang")
         allow = (False,) * len(rows)
         if not any(defers):
             allow, delayed = self._delayer.step(delayed, rows)

@@ -52,7 +52,7 @@ def test_a_process_that_dies_is_a_finding_with_its_rows() -> None:
     assert result.output.count("?") == 2
 
 
-def test_a_decision_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_hangs_is_a_finding() -> None:
     result = run(f"{FILE}:Hangs", "--ranks", "2")
     assert result.return_value == 1
     assert "no answer within 5 s" in result.output
@@ -61,6 +61,12 @@ def test_a_decision_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_process_that_ends_before_any_pass() -> None:
     with pytest.raises(NotADelayer, match="ended with exit code 3 before any pass"):
         child.audit_apart(Job(f"{FILE}:DiesEarly", ranks=(2,)))
+
+
+def test_an_error_of_ours_is_no_finding() -> None:
+    job = Job("onbeat", ranks=("two",))  # type: ignore[arg-type]  # what the verb would never pass on
+    with pytest.raises(Undecided, match="an error of onbeat itself, please report it: TypeError"):
+        child.audit_apart(job)
 
 
 def test_no_verdict_in_time() -> None:
