@@ -18,6 +18,7 @@ from onbeat_proofs.delayer.results import HOLDS, UNDECIDED, VACUOUS, VIOLATED, R
 from onbeat_proofs.delayer.rows import Row, Settings
 from onbeat_proofs.delayer.sglang import decides, make
 from onbeat_proofs.delayer.sglang_file import Loaded
+from onbeat_proofs.paths import Path
 from onbeat_proofs.terms import Bool, Int
 from onbeat_spec.errors import NotReproduced, NotSymbolic, Undecided
 
@@ -83,7 +84,7 @@ class _Pass:
 
     def results(self) -> list[Result]:
         """Explore all paths once, and judge every check by them."""
-        first: dict[str, symbolic.Path[Seen]] = {}
+        first: dict[str, Path[Seen]] = {}
         paths = refusals = 0
         for path in symbolic.explore(self.run, max_paths=MOST):
             paths += 1
@@ -91,7 +92,7 @@ class _Pass:
             for check in path.result.broken:
                 first.setdefault(check, path)
         if first:  # shown is a pass that a real group can have, if there is one
-            plausible: dict[str, symbolic.Path[Seen]] = {}
+            plausible: dict[str, Path[Seen]] = {}
             for path in symbolic.explore(self.run, assume=self._plausible, max_paths=MOST):
                 for check in path.result.broken:
                     plausible.setdefault(check, path)
@@ -105,7 +106,7 @@ class _Pass:
             for check in CHECKS
         ]
 
-    def _result(self, check: str, path: "symbolic.Path[Seen] | None", paths: int, refusals: int) -> Result:
+    def _result(self, check: str, path: "Path[Seen] | None", paths: int, refusals: int) -> Result:
         ranks = self.settings.ranks
         if path is None:
             verdict = HOLDS if refusals else VACUOUS

@@ -49,6 +49,8 @@ class VllmAdapter:
     def config(self, cls: type, config: Config) -> Config:
         """Leave out what vLLM has not: a bound of holds, a deadline for loads, drafts with steps ahead of outputs."""
         config = replace(config, remote_load_timeout=0, max_hold_steps=max(64, config.prefill_schedule_interval))
+        # The flag that the engine passes is that of a group in lock step; a rank on its own gets none.
+        config = replace(config, data_parallel_size=2 if config.prefill_schedule_interval > 1 else 1)
         if library.is_asynchronous(cls):
             return replace(config, num_draft_tokens=0)
         return replace(config, async_depth=1)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from onbeat_proofs.branching import branch
-from onbeat_proofs.operations import Ineligible, Op, RemoteDone, RemoteFailed, ResetPrefixCache
+from onbeat_proofs.operations import Add, Ineligible, Op, RemoteDone, RemoteFailed, ResetPrefixCache
 from onbeat_proofs.vllm import library
 from onbeat_proofs.vllm.shape import shape
 from onbeat_reference.lifecycle import Outputs, PauseMode
@@ -380,6 +380,8 @@ class VllmScheduler:
 
     def cannot(self, op: Op) -> str | None:
         """Return why an operation means nothing to vLLM's schedulers; None: it does."""
+        if isinstance(op, Add) and any(op.id in flight.output.num_scheduled_tokens for flight in self.in_flight):
+            return "no id is used again while outputs for its last bearer are in flight: the front end makes ids unique"
         if isinstance(op, Ineligible):
             return "no request can be told to sit steps out"
         if isinstance(op, RemoteFailed) and any(request.id == op.id for request in self.orphans):

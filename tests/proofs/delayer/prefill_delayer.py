@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch  # type: ignore[import-not-found]  # the loader gives it a stand-in, and there need be none
+import torch  # the loader gives it a stand-in, and there need be none
 from sglang.srt.runtime_context import get_parallel, get_schedule  # type: ignore[import-not-found]  # as torch
 
 
