@@ -24,7 +24,7 @@ from onbeat_proofs.letters import (
     schedule,
     stop,
 )
-from onbeat_proofs.operations import Add
+from onbeat_proofs.operations import Add, Op, Schedule
 from onbeat_spec.config import Config
 
 SMALL = Config(block_size=2, num_blocks=5, max_num_batched_tokens=4, max_num_seqs=2, max_model_len=12, max_hold_steps=2)
@@ -48,6 +48,8 @@ class Scope:
     letters: tuple[Letter, ...]
     depths: tuple[int, int, int]
     late: bool = False
+    opening: tuple[Op, ...] = ()
+    """What happens before the search begins."""
 
 
 SCOPES = (
@@ -88,6 +90,21 @@ SCOPES = (
             abort(0),
         ),
         (6, 20, 20),
+    ),
+    Scope(
+        "resumes",
+        "beside a decode: remote loads that leave one token of work, or more, and a fresh prefill of better priority",
+        replace(SMALL, scheduling="priority", num_blocks=9, max_num_seqs=3),
+        (
+            *BOTH,
+            add(Add("", 4, 2, priority=1, remote_tokens=2)),
+            add(Add("", 4, 2, priority=1, remote_tokens=4)),
+            add(Add("", 3, 1)),
+            landed(0),
+            landed(-1),
+        ),
+        (6, 9, 20),
+        opening=(Add("d", 1, 6), Schedule(throttle=False)),
     ),
     Scope(
         "ahead",

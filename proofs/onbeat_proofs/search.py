@@ -82,8 +82,12 @@ class Exploration:
         self.explored = Explored(scope.name)
         self.tally = tally if tally is not None else Tally()
         root = Runs(scope.config, factory, policy=policy, tally=self.tally, compares=False)
+        opened: Trail = ()
+        for op in scope.opening:
+            root.apply(op)
+            opened = (op, opened)
         self._by_clock = scope.config.prefill_schedule_interval > 1
-        self._frontier: list[tuple[int, Runs, Trail]] = [(0, root, ())]
+        self._frontier: list[tuple[int, Runs, Trail]] = [(0, root, opened)]
         self._fingerprint = fingerprint_for(root, scope.late)
         self._seen: dict[bytes, int] = {self._fingerprint(root): 0}
         self._children: list[array[int]] = []
