@@ -108,7 +108,7 @@ def lines(report: "AuditReport") -> Iterator[str]:
     for row in report.rows:
         yield f"{row.verdict:<9}  {row.invariant:<{width}}  {_counts(row)}"
     for misfit in report.signature:
-        yield f"\nSIGNATURE  {misfit}"
+        yield f"\n{'WARNING' if misfit.warning else 'SIGNATURE'}  {misfit}"
     if report.suite is not None:
         for scenario, failure in report.suite.failures:
             yield f"\nSUITE  {scenario.name}: {failure}"
@@ -120,10 +120,10 @@ def lines(report: "AuditReport") -> Iterator[str]:
 
 
 def _checks(report: "AuditReport") -> Iterator[str]:
-    if report.signature:
-        yield f"signature  {len(report.signature)} misfits"
-    else:
-        yield "signature  takes every call"
+    warnings = sum(misfit.warning for misfit in report.signature)
+    misfits = len(report.signature) - warnings
+    told = f"{misfits} misfits" if misfits else "takes every call"
+    yield f"signature  {told}{f', {warnings} warnings' if warnings else ''}"
     if report.search:
         explored = report.search
         seconds = sum(scope.seconds for scope in explored)
