@@ -5,7 +5,7 @@ here; everything else by `copy.deepcopy`, with the same memo. Values that nobody
 enumerations, configurations, policies, functions, and the record of a step, which is final once `schedule` returned it.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from copy import deepcopy
 from enum import Enum
@@ -23,7 +23,7 @@ Copier = Callable[[Any, Memo], Any]
 T = TypeVar("T")
 
 _SHARED: set[type] = {int, bool, float, complex, str, bytes, type(None), FunctionType, BuiltinFunctionType, type, range}
-_SHARED_BASES = (Enum, Config, Policy, Step, type)
+_shared_bases: list[type] = [Enum, Config, Policy, Step, type]
 _HEAP_TYPE = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: the class was made by a class statement, so no C code keeps state of its own in it."""
 _COPY_HOOKS = (
@@ -45,14 +45,23 @@ def branch(value: T, memo: Memo) -> T:
     return result
 
 
+def share(*classes: type) -> None:
+    """From here on values of these classes, and of classes derived from them, are shared: nobody changes them."""
+    _shared_bases.extend(classes)
+    for cls in [cls for cls in _COPIERS if issubclass(cls, classes)]:
+        del _COPIERS[cls]
+
+
 def _learn(cls: type) -> Copier:
     """Choose how values of a class met for the first time are copied."""
     copier: Copier
-    if issubclass(cls, _SHARED_BASES):
+    if issubclass(cls, tuple(_shared_bases)):
         _SHARED.add(cls)
-        return lambda value, memo: value
+        return _share
     if issubclass(cls, tuple) and hasattr(cls, "_make"):
         copier = _copy_named_tuple
+    elif issubclass(cls, deque) and cls.__reduce__ is deque.__reduce__ and cls.__copy__ is deque.__copy__:
+        copier = _deque_copier(cls)
     elif _is_plain(cls):
         copier = _object_copier(cls)
     else:
@@ -61,8 +70,16 @@ def _learn(cls: type) -> Copier:
     return copier
 
 
+def _share(value: Any, memo: Memo) -> Any:
+    return value
+
+
 def _is_plain(cls: type) -> bool:
     """Whether instances consist of their attributes and slots, and leave copying to Python."""
+    try:
+        object.__new__(cls)
+    except TypeError:  # made in C, and particular about it
+        return False
     return all(getattr(cls, name, None) is getattr(object, name, None) for name in _COPY_HOOKS) and all(
         base is object or base.__flags__ & _HEAP_TYPE for base in cls.__mro__
     )
@@ -148,6 +165,28 @@ def _copy_deque(value: deque[Any], memo: Memo) -> deque[Any]:
     return new
 
 
+def _deque_copier(cls: type) -> Copier:
+    """Return a function that copies the instances of a class derived from `deque`."""
+
+    def copier(value: Any, memo: Memo) -> Any:
+        new: Any = cls.__new__(cls)
+        memo[id(value)] = new
+        new.extend([branch(item, memo) for item in value])
+        for name, item in getattr(value, "__dict__", {}).items():
+            new.__dict__[name] = branch(item, memo)
+        return new
+
+    return copier
+
+
+def _copy_defaults(value: Any, memo: Memo) -> Any:
+    new: Any = defaultdict(value.default_factory)
+    memo[id(value)] = new
+    for key, item in value.items():
+        new[branch(key, memo)] = branch(item, memo)
+    return new
+
+
 def _copy_tuple(value: tuple[Any, ...], memo: Memo) -> tuple[Any, ...]:
     if _SHARED.issuperset(map(type, value)):
         return value
@@ -170,6 +209,7 @@ _COPIERS: dict[type, Copier] = {
     list: _copy_list,
     dict: _copy_dict,
     OrderedDict: _copy_dict,
+    defaultdict: _copy_defaults,
     set: _copy_set,
     deque: _copy_deque,
     tuple: _copy_tuple,

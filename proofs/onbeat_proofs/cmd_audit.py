@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from onbeat_proofs.audit import Progress
     from onbeat_proofs.audit_report import AuditReport, Finding, Row
     from onbeat_proofs.search import Explored
-    from onbeat_proofs.workload import Arrival
 
 MOST = 5
 """Violations shown of a workload."""
@@ -64,9 +63,10 @@ def command(
     """
     from onbeat_proofs.audit import audit
     from onbeat_proofs.targets import load_scheduler
+    from onbeat_proofs.workload import arrivals as arrivals_of
 
     cls = load_scheduler(scheduler)
-    arrivals = None if workload is None else _arrivals(workload, seed)
+    arrivals = None if workload is None else arrivals_of(workload, seed)
     with _progress() as progress:
         report = audit(
             cls, policy, budget, seed, name=scheduler, arrivals=arrivals, interval=interval, progress=progress
@@ -75,12 +75,6 @@ def command(
     if json_file is not None:
         Path(json_file).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
     return report.exit_code
-
-
-def _arrivals(workload: str, seed: int) -> "list[Arrival]":
-    from onbeat_proofs.workload import builtin, read
-
-    return builtin(seed) if workload == "builtin" else read(workload)
 
 
 @contextmanager

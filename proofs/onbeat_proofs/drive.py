@@ -262,7 +262,7 @@ class _Run:
         if self.watch is not None:
             self.watch.step(step)
         tokens = sum(step.scheduled.values())
-        self.clock.executed(tokens, step.prefill, step.hold and not step.lifted)
+        self.clock.executed(tokens, step.prefill, step.holding)
         sampled: dict[str, Sequence[int]] = dict.fromkeys(step.scheduled, _TOKEN)
         prefill = self._prefill(step, sampled) if step.prefill else 0
         self.steps += 1

@@ -145,7 +145,7 @@ class Driver(Clients):
         self._record(step, *self._model.run(step, self.tracks, counts, op.accept or _NOTHING))
         if monitor is not None and before is not None:
             self._watch(monitor, Facts(config, before, step, observe(scheduler)))
-        self._clock.executed(sum(step.scheduled.values()), step.prefill, step.hold and not step.lifted)
+        self._clock.executed(sum(step.scheduled.values()), step.prefill, step.holding)
         if self.config.async_depth == 1:
             self._land()
         self._idle()

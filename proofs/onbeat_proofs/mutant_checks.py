@@ -1,6 +1,7 @@
 """The checks that mutants meet: the same ones as `prove` and `audit` use, each ended at the first thing it notices."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from onbeat_proofs.ledger import THEOREMS
@@ -89,7 +90,7 @@ def scenarios() -> Iterator[Check]:
     """Yield the conformance suite."""
     for policy in POLICIES:
         for scenario in scenarios_for(policy):
-            yield Check(f"scenario {scenario.name}", lambda scenario=scenario: _scenario(scenario), policy)  # type: ignore[misc]
+            yield Check(f"scenario {scenario.name}", partial(_scenario, scenario), policy)
 
 
 def _scenario(scenario: Scenario) -> str | None:
@@ -108,7 +109,7 @@ def _scenario(scenario: Scenario) -> str | None:
 def searches() -> Iterator[Check]:
     """Yield the small worlds, explored as deep as a quick audit goes."""
     for scope in SCOPES:
-        yield Check(f"search {scope.name}", lambda scope=scope: _search(scope))  # type: ignore[misc]
+        yield Check(f"search {scope.name}", partial(_search, scope))
 
 
 def _search(scope: Scope) -> str | None:
@@ -123,7 +124,7 @@ def _search(scope: Scope) -> str | None:
 def histories() -> Iterator[Check]:
     """Yield random histories of fixed seeds."""
     for seed in SEEDS:
-        yield Check(f"random histories, seed {seed}", lambda seed=seed: _histories(seed))  # type: ignore[misc]
+        yield Check(f"random histories, seed {seed}", partial(_histories, seed))
 
 
 def _histories(seed: int) -> str | None:
@@ -140,7 +141,7 @@ def sweeps() -> Iterator[Check]:
             if not theorem.for_all:
                 yield _decided(theorem, policy)
     for shape in sorted(QUICK, key=lambda shape: shape.running + len(shape.waiting)):
-        yield Check(f"sweep {shape}", lambda shape=shape: _sweep(shape), symbolic=True)  # type: ignore[misc]
+        yield Check(f"sweep {shape}", partial(_sweep, shape), symbolic=True)
 
 
 def _sweep(shape: Shape) -> str | None:
@@ -149,7 +150,7 @@ def _sweep(shape: Shape) -> str | None:
     def one_path(context: Context) -> str | None:
         trio = run_trio(context, shape, policy)
         for invariant, _, check in CHECKS:
-            found = context.first(lambda check=check: check(trio))  # type: ignore[misc]
+            found = context.first(partial(check, trio))
             if found is not None:
                 return f"{invariant}: {found.result}"
         return None

@@ -1,5 +1,6 @@
 """Policies by name: one of the built-in ones, or anybody's class."""
 
+from copy import copy
 from pathlib import Path
 
 from onbeat_proofs.targets import load_class, where_raised
@@ -30,3 +31,14 @@ def policy_of(text: str, base: Path | None = None) -> type[Policy]:
     except Exception as reason:
         raise PolicyError(f"policy {text!r} cannot be made without arguments: {where_raised(reason)}") from reason
     return found
+
+
+def without_hold(policy: Policy) -> Policy:
+    """Return a copy of a policy that never holds: the scheduler without the feature."""
+    off = copy(policy)
+    vars(off)["may_hold"] = _never
+    return off
+
+
+def _never(*args: object) -> bool:
+    return False

@@ -5,7 +5,6 @@ throttle, without it, and without the feature, and holds the answers against eac
 """
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any, Self
 
 from onbeat_proofs.branching import branch
@@ -15,7 +14,7 @@ from onbeat_proofs.driver import Driver, narrowed
 from onbeat_proofs.fake_model import Due
 from onbeat_proofs.letters import live
 from onbeat_proofs.operations import Add, Op, Scenario, Schedule
-from onbeat_proofs.policies import policy_of
+from onbeat_proofs.policies import policy_of, without_hold
 from onbeat_proofs.premises import Tally
 from onbeat_proofs.replay import Outcome, play
 from onbeat_reference.lifecycle import Outputs
@@ -76,9 +75,7 @@ class Runs(Driver):
         refused = len(self.refused)
         super().apply(op)
         if len(self.refused) > refused and isinstance(op, Add):
-            self.tally.met["never-fits-refused"] += op.prompt >= min(
-                self.config.max_model_len, self.config.capacity + 1
-            )
+            self.tally.met["never-fits-refused"] += op.prompt >= self.config.longest_request
 
     def _require_rest(self) -> None:
         """Let everybody finish; whoever cannot is stuck."""
@@ -150,17 +147,6 @@ class Runs(Driver):
 UNTHROTTLED = frozenset({"off-means-off", "beat-equals-baseline"})
 """Invariants of two runs that speak of steps without the throttle; all others compare the throttled step with it."""
 _THROTTLED = frozenset(entry.id for entry, _ in RUNS_PREDICATES) - UNTHROTTLED
-
-
-def _never(*args: object) -> bool:
-    return False
-
-
-def without_hold(policy: Policy) -> Policy:
-    """Return a copy of a policy that never holds: the scheduler without the feature."""
-    off = copy(policy)
-    vars(off)["may_hold"] = _never
-    return off
 
 
 def replay_runs(

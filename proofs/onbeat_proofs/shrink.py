@@ -7,6 +7,7 @@ none of them helps.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -116,11 +117,8 @@ class _Shrinking:
             for value in _simpler(self.best.steps[position], position == len(self.best.steps) - 1):
                 changed |= self.put(position, value)
             for name in _LEAST:
-                changed |= self.lower(
-                    lambda least, name=name, position=position: self.number(position, name, least),  # type: ignore[misc]
-                    getattr(self.best.steps[position], name, 0),
-                    _LEAST[name],
-                )
+                number = getattr(self.best.steps[position], name, 0)
+                changed |= self.lower(partial(self.number, position, name), number, _LEAST[name])
         return changed
 
     def put(self, position: int, op: Op) -> bool:
@@ -128,7 +126,7 @@ class _Shrinking:
         return self.steps((*steps[:position], op, *steps[position + 1 :]))
 
     def number(self, position: int, name: str, value: int) -> bool:
-        op: Any = replace(self.best.steps[position], **{name: value})  # type: ignore[arg-type]
+        op: Any = replace(self.best.steps[position], **{name: value})  # type: ignore[arg-type]  # the name says which type
         return self.put(position, _fitted(op) if isinstance(op, Add) else op)
 
     def lower(self, attempt: Callable[[int], bool], value: int, least: int) -> bool:
@@ -153,16 +151,13 @@ class _Shrinking:
                 if self.configure(name, default):
                     changed = True
                 elif name in _NUMBERS:
-                    changed |= self.lower(
-                        lambda value, name=name: self.configure(name, value),  # type: ignore[misc]
-                        getattr(self.best.config, name),
-                        0 if default == 0 else 1,
-                    )
+                    value = getattr(self.best.config, name)
+                    changed |= self.lower(partial(self.configure, name), value, 0 if default == 0 else 1)
         return changed
 
     def configure(self, name: str, value: object) -> bool:
         try:
-            config = replace(self.best.config, **{name: value})  # type: ignore[arg-type]
+            config = replace(self.best.config, **{name: value})  # type: ignore[arg-type]  # the name says which type
         except OnbeatError:
             return False
         return self.accept(replace(self.best, config=config))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from onbeat_proofs.policies import without_hold
 from onbeat_proofs.solver import Counters
 from onbeat_proofs.states import Fixed, Numbers, Shape, build, take_step
 from onbeat_proofs.symbolic import Context, explore, smallest
@@ -50,15 +51,6 @@ DEEP = (
     Shape(2, ("fresh",), late=False, async_depth=2),
     Shape(2, (BOTH,), late=False, cap=True),
 )
-
-
-def without_hold(policy: Policy) -> Policy:
-    """Return the same policy without the feature: it may never hold."""
-    kind = type(policy)
-    off: type[Policy] = type(
-        f"{kind.__name__}WithoutHold", (kind,), {"may_hold": lambda self, *_: False, "name": kind.name}
-    )
-    return off()
 
 
 def _runs(predicate: RunsPredicate, one: int, other: int) -> Callable[[Trio], Verdict]:

@@ -105,8 +105,7 @@ class Lifecycle:
                 f"request {request.id!r} offers {request.remote_tokens} remote tokens of a prompt of "
                 f"{request.num_prompt}; they must be part of the prompt"
             )
-        # The last token sampled needs no KV, hence capacity + 1.
-        most = min(self.config.max_model_len, self.config.capacity + 1)
+        most = self.config.longest_request
         if request.num_prompt >= most:
             raise RequestRefused(
                 f"request {request.id!r} has {request.num_prompt} prompt tokens and can never fit: "

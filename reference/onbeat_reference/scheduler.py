@@ -48,11 +48,11 @@ class Scheduler(Lifecycle):
                 step.held.clear()
                 self._serve(flight, held, False, owed)
             if policy.scans(bool(step.evictions), step.open):
-                self._scan(flight, tuple(self.waiting), step.hold and not step.lifted)
+                self._scan(flight, tuple(self.waiting), step.holding)
             if self.config.num_draft_tokens:
                 self._serve_drafts(flight)
             self._write_flag(step)
-        self.held_steps = count_held(self.held_steps, step.hold and not step.lifted)
+        self.held_steps = count_held(self.held_steps, step.holding)
         step.saturated = self.saturated
         self.num_steps += 1
         self.in_flight.append(flight)

@@ -61,6 +61,14 @@ class Config:
         """Tokens whose KV the whole pool can hold."""
         return self.num_blocks * self.block_size
 
+    @property
+    def longest_request(self) -> int:
+        """Most tokens that a request may ever know; a prompt as long as that can never fit, since it samples (B44).
+
+        The last token needs no KV, hence one more than the pool can hold.
+        """
+        return min(self.max_model_len, self.capacity + 1)
+
 
 _AT_LEAST_ONE = (
     "block_size",

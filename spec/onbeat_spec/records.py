@@ -175,6 +175,11 @@ class Step:
     saturated: bool = False
     """The flag after the step."""
 
+    @property
+    def holding(self) -> bool:
+        """The step holds prefills, and has not lifted the hold; after it, whether it counts as held."""
+        return self.hold and not self.lifted
+
 
 @dataclass(frozen=True, slots=True)
 class State:

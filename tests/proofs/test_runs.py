@@ -5,8 +5,8 @@ import pytest
 from onbeat_proofs.drain import AT_REST, drain, folded
 from onbeat_proofs.driver import narrowed
 from onbeat_proofs.operations import Add, Deliver, Op, Pause, RemoteDone, Repeat, Scenario, Schedule, flatten
-from onbeat_proofs.policies import policy_of
-from onbeat_proofs.runs import Runs, replay_runs, violation_in, without_hold
+from onbeat_proofs.policies import policy_of, without_hold
+from onbeat_proofs.runs import Runs, replay_runs, violation_in
 from onbeat_reference import Scheduler
 from onbeat_spec.config import Config
 from onbeat_spec.policy import Policy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onbeat_proofs.workload import BLOCK_TOKENS, PREFIXES, Arrival, builtin, read
+from onbeat_proofs.workload import BLOCK_TOKENS, PREFIXES, Arrival, arrivals, builtin, read
 from onbeat_spec.errors import WorkloadError
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -242,3 +242,11 @@ def test_the_generator_shares_prefixes() -> None:
 def test_the_generator_refuses_no_requests() -> None:
     with pytest.raises(WorkloadError, match=r"^requests is 0; a workload needs at least 1$"):
         builtin(requests=0)
+
+
+def test_arrivals_are_generated_or_read(tmp_path: Path) -> None:
+    file = tmp_path / "builtin"
+    file.write_text('{"timestamp": 0, "input_length": 3, "output_length": 2}\n')
+    assert arrivals("builtin") == builtin()
+    assert arrivals("builtin", 7) == builtin(7)
+    assert arrivals(str(file), 7) == [Arrival(0, 3, 2)]

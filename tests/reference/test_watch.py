@@ -393,7 +393,7 @@ class Run:
         step = made.schedule(throttle)
         self.monitor.step(Facts(made.config, before, step, observe(made)))
         self.watch.step(step)
-        self.clock.executed(sum(step.scheduled.values()), step.prefill, step.hold and not step.lifted)
+        self.clock.executed(sum(step.scheduled.values()), step.prefill, step.holding)
         if step.evictions:
             event("preempts")
         if step.held:

@@ -90,6 +90,11 @@ def test_the_capacity_is_that_of_all_blocks() -> None:
     assert Config(num_blocks=7, block_size=16).capacity == 112
 
 
+@pytest.mark.parametrize(("longest", "bound"), [(50, 50), (112, 112), (113, 113), (114, 113)])
+def test_the_longest_request_is_bound_by_model_and_pool_without_its_last_token(longest: int, bound: int) -> None:
+    assert Config(num_blocks=7, block_size=16, max_model_len=longest).longest_request == bound
+
+
 def test_the_keys_are_the_fields_in_order() -> None:
     assert list(CONFIG_KEYS) == [field.name for field in fields(Config)]
     assert len(CONFIG_KEYS) == 15

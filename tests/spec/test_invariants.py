@@ -316,7 +316,17 @@ in_step(
 in_step(
     "order-kept",
     "a load within the step",
+    facts(
+        state(fresh("a"), fresh("b", remote_tokens=4)),
+        state(fresh("b", place=Place.RUNNING, num_computed=8, num_blocks=2, external=4), fresh("a")),
+        **let_in("b", 4),
+    ),
+)
+in_step(
+    "order-kept",
+    "an offer that the local cache made needless",
     facts(state(fresh("a"), fresh("b", remote_tokens=4)), admitted("b", fresh("a")), **let_in("b", 4)),
+    "fresh prefill b was admitted before the older a",
 )
 for why, older in (
     ("the older one may not run yet", fresh("a", eligible_at=1)),

@@ -75,6 +75,14 @@ def test_a_step_begins_open_and_empty() -> None:
     assert not any((step.hold, step.lifted, step.scan_over, step.prefill, step.wrote_flag, step.saturated, step.budget))
 
 
+@pytest.mark.parametrize(
+    ("hold", "lifted", "holding"),
+    [(False, False, False), (True, False, True), (True, True, False), (False, True, False)],
+)
+def test_a_lifted_hold_is_none(hold: bool, lifted: bool, holding: bool) -> None:
+    assert Step(0, True, hold=hold, lifted=lifted).holding is holding
+
+
 def test_states_and_facts_do_not_change() -> None:
     before = state(decode("a"))
     seen = facts(before)

@@ -103,28 +103,32 @@ def flag_means_backlog(facts: Facts) -> Verdict:
 def order_kept(facts: Facts) -> Verdict:
     """Compare every admitted fresh prefill with those left waiting; compare the order of those left."""
     before, step = facts.before, facts.step
+    known, left = set(before.waiting), set(facts.after.waiting)
     for id in step.admitted:
         chosen = before.requests[id]
         now = facts.after.requests[id]
         at_hand = now.num_computed - step.scheduled[id]
-        if not _fresh(chosen) or is_decode(chosen.num_tokens - at_hand):
+        # What it loaded shows only after the step: an offer that the local cache made needless is no load.
+        fresh = now.external == 0 and chosen.num_blocks == 0 and not is_decode(chosen.num_tokens - at_hand)
+        if not fresh:
             continue
         for other_id in before.waiting:
             other = before.requests[other_id]
             if (
-                other_id in facts.after.waiting
+                other_id in left
                 and _fresh(other)
                 and other.eligible_at <= step.index
                 and better(facts.config, other, chosen)
             ):
                 return f"fresh prefill {id} was admitted before the older {other_id}"
-    stayed = [id for id in before.waiting if id in facts.after.waiting]
-    if facts.before.held >= 0 and [id for id in facts.after.waiting if id in stayed] != stayed:
+    stayed = [id for id in before.waiting if id in left]
+    if before.held >= 0 and [id for id in facts.after.waiting if id in known] != stayed:
         return f"those left waiting stood as {stayed} and stand as {list(facts.after.waiting)}"
     return None
 
 
 def _fresh(request: View) -> bool:
+    """Whether a waiting request is a fresh prefill, whatever a step would find in the local cache."""
     return (
         request.external == 0
         and request.remote_tokens == 0
