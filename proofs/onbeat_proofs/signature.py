@@ -128,7 +128,8 @@ def compare(cls: type, base: type, name: str, fatal: bool, renamed: bool = True)
         elif reason:
             yield Misfit(where, f"{reason}; take {_shown(name, expected)}, or *args and **kwargs", fatal)
         elif by_name:
-            yield Misfit(where, f"parameters have other names than in {_shown(name, expected)}", False, warning=True)
+            told = f"a call by name fails: its parameters have other names than those of {_shown(name, expected)}"
+            yield Misfit(where, told, False, warning=True)
 
 
 def owner_of(cls: type, name: str) -> type:

@@ -10,6 +10,7 @@ from onbeat_proofs.vllm.source import Def, Method
 LOOPS = ("schedule", "update_from_output")
 ALIKE = 0.4
 """Share of equal statements above which a loop is a copy. Unrelated loops share a few initialisations."""
+OLDEST = "before 0.24.0"
 LEAST = 10
 """Statements of a loop that is worth comparing."""
 
@@ -31,8 +32,8 @@ def copy_misfits(method: Method, base: Method) -> Iterator[Misfit]:
         f"not the installed vLLM's, and {len(theirs) - equal} of those {len(theirs)} are not in it"
     )
     if text is not None:
-        message += f"; it carries the policy text of {text}"
-        message += f", the installed one is of {installed}" if installed not in (None, text) else ""
+        message += f"; its policy text is that of {text}{', without a throttle' if text == OLDEST else ''}"
+        message += f"; the installed one's is that of {installed}" if installed not in (None, text) else ""
     yield Misfit(method.where, message, False, warning=True)
 
 
@@ -47,7 +48,7 @@ def policy_text(tree: Def) -> str | None:
     if "local_prefill_interval" in names:
         return "0.33.0"
     if "prefill_capacity_bound" not in names and not _throttles(tree):
-        return "before 0.24.0, without a throttle"
+        return OLDEST
     if "self.prefill_capacity_bound = num_waiting > len(self.deferred_waiting)" in texts:
         return "0.31.0 or 0.32.0"
     conditions = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.BoolOp) and _throttles(node)]
@@ -68,11 +69,17 @@ def _throttles(tree: ast.AST) -> bool:
     )
 
 
+def _in_order(tree: ast.AST) -> Iterator[ast.stmt]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt):
+            yield node
+        if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _in_order(node)
+
+
 def _statements(tree: Def) -> Iterator[str]:
     """Yield each statement of a function as one line of text: without what is inside it, annotations and docstrings."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt) or node is tree:
-            continue
+    for node in _in_order(tree):
         match node:
             case ast.Expr(value=ast.Constant()):
                 continue

@@ -1,8 +1,10 @@
 """Attributes of the scheduler and of requests that a class reads and that the installed vLLM no longer has (B31)."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from onbeat_proofs.signature import Misfit
 from onbeat_proofs.vllm.source import Method, guarded, methods_of, module_tree, own_parts, parents_of
@@ -36,7 +38,11 @@ def read_misfits(cls: type) -> Iterator[Misfit]:
                 continue
             if not guarded(node, parents_of(method.tree)):
                 seen.add((name, attribute))
-                yield Misfit(method.where, message, False)
+                elsewhere = _set_elsewhere(attribute, method.owner)
+                patched = (
+                    f"; {elsewhere} of the same package sets one of that name: is that a patch, and is it in force?"
+                )
+                yield Misfit(method.where, message + (patched if elsewhere else ""), False, warning=bool(elsewhere))
 
 
 def attributes_set(cls: type) -> set[str]:
@@ -47,6 +53,17 @@ def attributes_set(cls: type) -> set[str]:
 def _text_of(part: type) -> ast.AST | None:
     """Return the text in which attributes of a class are set: its module's."""
     return module_tree(part.__module__)
+
+
+def _set_elsewhere(attribute: str, part: type) -> str | None:
+    """Return a file of the package of a class that sets an attribute on something; plugins patch vLLM's classes."""
+    package = sys.modules.get(part.__module__.partition(".")[0])
+    pattern = re.compile(rf"\.{attribute}\s*(:[^=\n]+)?=[^=]")
+    for folder in map(Path, getattr(package, "__path__", ())):
+        for file in sorted(folder.rglob("*.py")):
+            if pattern.search(file.read_text("utf-8", errors="replace")):
+                return file.relative_to(folder).as_posix()
+    return None
 
 
 def _declared(mro: Iterable[type]) -> Iterator[str]:

@@ -52,6 +52,8 @@ def return_misfits(method: Method, base: Method) -> Iterator[Misfit]:
         return
     if (theirs.always or (theirs.stub and not _optional(base.tree.returns))) and not _always(method.tree):
         yield Misfit(method.where, f"may end without a value; {expected}, wherever it ends", False)
+    if theirs.length is None and _single(base.tree.returns) and ours.length is not None:
+        yield Misfit(method.where, f"returns a tuple of {ours.length}; {expected}", False)
     literals = {_length(node.value) for node in own_nodes(method.tree) if isinstance(node, ast.Return) and node.value}
     wrong = sorted(length for length in literals if length is not None and length != theirs.length)
     if theirs.length is not None and wrong:
@@ -107,6 +109,14 @@ def _optional(annotation: ast.expr | None) -> bool:
         return False
     text = ast.unparse(annotation)
     return "None" in text.split("[")[0] or text.endswith("| None") or "Optional" in text or "Any" in text.split("[")[0]
+
+
+def _single(annotation: ast.expr | None) -> bool:
+    """Whether an annotation promises one plain value: no tuple, and nothing that a tuple could be."""
+    if annotation is None:
+        return False
+    heads = ast.unparse(annotation).strip("'\"").replace(" ", "").split("|")
+    return {head.partition("[")[0] for head in heads} <= {"bool", "int", "float", "str", "dict", "list", "set", "None"}
 
 
 def _says_nothing(tree: Def) -> bool:
