@@ -22,7 +22,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/scheduler.py
+	$(BIN)/python -m benchmarks.scheduler
 
 vllm-env:
 	@$(PYTHON) tools/vllm_env.py '$(VERSION)'

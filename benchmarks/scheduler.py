@@ -14,226 +14,40 @@ than one of microseconds, so any other choice would flatter the faster side.
 """
 
 import argparse
-import gc
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter_ns
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from onbeat_reference import Request, Scheduler
-from onbeat_reference.watch import Watch
-from onbeat_spec.config import Config
-from onbeat_spec.policy import Policy
-from onbeat_spec.records import Step
+from benchmarks._measure import (
+    BLOCK_SIZE,
+    FULL,
+    LOOK_EVERY,
+    MAX_MODEL_LEN,
+    MAX_SEQS,
+    NUM_BLOCKS,
+    PROMPT_TOKENS,
+    QUICK,
+    Effort,
+    Shape,
+    Times,
+    Watching,
+    measure,
+    measure_search,
+    measure_watch,
+)
+from benchmarks._report import Row, as_json, machine, show
 
 PEER = Path(__file__).with_name("_vllm_peer.py")
-
-# The peer's, by the same names; a test compares them.
-BLOCK_SIZE = 16
-NUM_BLOCKS = 20_000
-MAX_BATCHED_TOKENS = 8192
-MAX_SEQS = 1024
-PROMPT_TOKENS = 32
-MAX_MODEL_LEN = 8192
-
-LOOK_EVERY = 8
-"""Steps between two looks of the monitor at the whole state, here; the result is converted to the monitor's default."""
-
-
-class Effort(NamedTuple):
-    """How long to measure."""
-
-    rounds: int
-    steps: int
-    """Measured steps of each round."""
-    warmup: int
-    operations: int
-    """Most operations in one scope of the search."""
-
-
-FULL = Effort(5, 200, 50, 1_000_000)
-QUICK = Effort(2, 40, 10, 300)
-
-
-class Shape(NamedTuple):
-    """What is measured once: so many running decodes."""
-
-    decodes: int
-    prefix_caching: bool
-
-
-class Times(NamedTuple):
-    """Median microseconds of one step; `both_us` is the median of the sums."""
-
-    schedule_us: float
-    update_us: float
-    both_us: float
-
-
-class Watching(NamedTuple):
-    """Median microseconds that the monitor adds to one step: to most steps, and to one in which it looks at it all."""
-
-    step_us: float
-    whole_us: float
-
 
 T = TypeVar("T", Times, Watching)
 
 
-class Search(NamedTuple):
-    """What the exhaustive search did."""
-
-    scopes: int
-    steps: int
-    seconds: float
-
-
-class Row(NamedTuple):
-    """The result for one shape."""
-
-    shape: Shape
-    onbeat: Times
-    vllm: Times | None
-    watching: Watching
-
-    @property
-    def ratio(self) -> float | None:
-        """How many of our steps fit into one of vLLM's."""
-        return None if self.vllm is None else self.vllm.both_us / self.onbeat.both_us
-
-    @property
-    def monitor_us(self) -> float:
-        """Microseconds that the monitor adds to a step, its looks at the whole state spread over the steps between."""
-        return self.watching.step_us + (self.watching.whole_us - self.watching.step_us) / DEFAULT_LOOKS
-
-    @property
-    def monitor_share(self) -> float:
-        """The same in percent of a step that nobody watches."""
-        return 100 * self.monitor_us / self.onbeat.both_us
-
-
 class PeerError(Exception):
     """vLLM's side could not be measured."""
-
-
-# --- One scheduler ---------------------------------------------------------------------------------------------------
-
-
-def build_scheduler(prefix_caching: bool) -> Scheduler:
-    """Build what is measured."""
-    return Scheduler(
-        Config(
-            block_size=BLOCK_SIZE,
-            num_blocks=NUM_BLOCKS,
-            max_num_batched_tokens=MAX_BATCHED_TOKENS,
-            max_num_seqs=MAX_SEQS,
-            max_model_len=MAX_MODEL_LEN,
-            enable_prefix_caching=prefix_caching,
-        )
-    )
-
-
-DEFAULT_LOOKS = Watch(build_scheduler(False)).audit_every
-
-
-def build_requests(count: int) -> list[Request]:
-    """Build requests whose prompts share no token, and which never end by themselves."""
-    return [
-        Request(
-            f"r{number}",
-            range(number * PROMPT_TOKENS, (number + 1) * PROMPT_TOKENS),
-            MAX_MODEL_LEN - PROMPT_TOKENS,
-        )
-        for number in range(count)
-    ]
-
-
-def sampled(scheduler: Scheduler, step: Step, token: int) -> dict[str, Sequence[int]]:
-    """Return the outputs of a step: one token for each request that has no prompt left to compute."""
-    return {id: [token] for id in step.scheduled if scheduler.requests[id].num_placeholders}
-
-
-def start(scheduler: Scheduler, decodes: int, watch: Watch | None = None) -> None:
-    """Step until so many requests have their whole prompt computed and their first token sampled."""
-    for request in build_requests(decodes):
-        scheduler.add_request(request)
-    while any(request.num_tokens == request.num_prompt for request in scheduler.requests.values()):
-        step = scheduler.schedule()
-        if watch is not None:
-            watch.step(step)
-        outputs = scheduler.update(step, sampled(scheduler, step, 1))
-        if watch is not None:
-            watch.delivered(outputs)
-    gc.collect()
-
-
-def timed_step(scheduler: Scheduler, decodes: int, token: int) -> tuple[int, int]:
-    """Take one pure-decode step; return the nanoseconds of `schedule()` and of `update()`."""
-    began = perf_counter_ns()
-    step = scheduler.schedule()
-    schedule_ns = perf_counter_ns() - began
-    if len(step.scheduled) != decodes or sum(step.scheduled.values()) != decodes:
-        raise RuntimeError(f"a step with {decodes} decodes scheduled {sum(step.scheduled.values())} tokens")
-    outputs = sampled(scheduler, step, token)
-    began = perf_counter_ns()
-    scheduler.update(step, outputs)
-    return schedule_ns, perf_counter_ns() - began
-
-
-def measure(shape: Shape, effort: Effort) -> Times:
-    """Measure a scheduler of its own."""
-    scheduler = build_scheduler(shape.prefix_caching)
-    start(scheduler, shape.decodes)
-    samples = [timed_step(scheduler, shape.decodes, token) for token in range(effort.warmup + effort.steps)]
-    del samples[: effort.warmup]
-    return Times(
-        median_us(schedule for schedule, _ in samples),
-        median_us(update for _, update in samples),
-        median_us(schedule + update for schedule, update in samples),
-    )
-
-
-def watched_step(scheduler: Scheduler, watch: Watch, token: int) -> tuple[bool, int]:
-    """Take one watched step; return whether the monitor looked at the whole state, and its nanoseconds."""
-    step = scheduler.schedule()
-    began = perf_counter_ns()
-    watch.step(step)
-    watch_ns = perf_counter_ns() - began
-    outputs = scheduler.update(step, sampled(scheduler, step, token))
-    began = perf_counter_ns()
-    watch.delivered(outputs)
-    return step.index % watch.audit_every == 0, watch_ns + perf_counter_ns() - began
-
-
-def measure_watch(shape: Shape, effort: Effort) -> Watching:
-    """Measure the monitor, on a scheduler of its own."""
-    scheduler = build_scheduler(shape.prefix_caching)
-    watch = Watch(scheduler, audit_every=LOOK_EVERY)
-    start(scheduler, shape.decodes, watch)
-    samples = [watched_step(scheduler, watch, token) for token in range(effort.warmup + effort.steps)]
-    del samples[: effort.warmup]
-    if watch.violations:
-        raise RuntimeError(f"the monitor found {watch.violations[0]}")
-    return Watching(
-        median_us(taken for whole, taken in samples if not whole),
-        median_us(taken for whole, taken in samples if whole),
-    )
-
-
-def median_us(nanoseconds: Iterable[int]) -> float:
-    """Return the median in microseconds."""
-    return statistics.median(nanoseconds) / 1000
 
 
 # --- vLLM's side -----------------------------------------------------------------------------------------------------
@@ -278,30 +92,6 @@ class Peer:
         return report
 
 
-# --- The search ------------------------------------------------------------------------------------------------------
-
-
-def measure_search(operations: int) -> Search:
-    """Explore all small worlds of the audit, as deep as a quick one goes; at most so many operations in each."""
-    # Late, so that nothing but the scheduler is loaded while it is measured.
-    from onbeat_proofs.audit import LIMITS  # noqa: PLC0415
-    from onbeat_proofs.scopes import SCOPES  # noqa: PLC0415
-    from onbeat_proofs.search import Exploration  # noqa: PLC0415
-
-    def found(violation: object, scenario: object) -> None:
-        raise RuntimeError(f"the search found {violation}")
-
-    limits = LIMITS["quick"]
-    explored = []
-    for scope in SCOPES:
-        exploration = Exploration(scope, Scheduler, Policy(), found, most=min(limits.operations, operations))
-        depth = scope.depths[limits.depth]
-        for level in range(depth):
-            exploration.level(last=level == depth - 1)
-        explored.append(exploration.explored)
-    return Search(len(explored), sum(each.steps for each in explored), sum(each.seconds for each in explored))
-
-
 # --- All of it -------------------------------------------------------------------------------------------------------
 
 
@@ -329,109 +119,6 @@ def measure_rows(
 def quietest(rounds: Sequence[Sequence[T]]) -> list[T]:
     """Return for each shape what its least disturbed round gave."""
     return [min(each, key=sum) for each in zip(*rounds, strict=True)]
-
-
-# --- Output ----------------------------------------------------------------------------------------------------------
-
-
-def scheduler_table(rows: Sequence[Row], peer: Peer | None) -> Table:
-    """Lay out the comparison."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
-    headings = ["decodes", "prefix\ncache", "\nschedule", "onbeat\nupdate", "\nboth"]
-    if peer is not None:
-        headings += ["\nschedule", f"vLLM {peer.version}\nupdate", "\nboth", "vLLM /\nonbeat"]
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        cells = [str(row.shape.decodes), switch(row.shape), *map(figure, row.onbeat)]
-        if row.vllm is not None:
-            cells += [*map(figure, row.vllm), f"{row.ratio:.1f}"]
-        table.add_row(*cells)
-    return table
-
-
-def monitor_table(rows: Sequence[Row]) -> Table:
-    """Lay out what watching costs."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
-    for heading in (
-        "decodes",
-        "prefix\ncache",
-        "most\nsteps",
-        f"one step\nin {DEFAULT_LOOKS}",
-        "on\naverage",
-        "in % of\nschedule + update",
-    ):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        figures = map(figure, (*row.watching, row.monitor_us))
-        table.add_row(str(row.shape.decodes), switch(row.shape), *figures, f"{row.monitor_share:.1f}")
-    return table
-
-
-def switch(shape: Shape) -> str:
-    """Say whether prefix caching is on."""
-    return "on" if shape.prefix_caching else "off"
-
-
-def figure(microseconds: float) -> str:
-    """Write a duration with as many digits as mean something."""
-    return f"{microseconds:,.1f}" if microseconds < 100 else f"{microseconds:,.0f}"
-
-
-def machine(load: float, cpus: int) -> str:
-    """Describe where this runs, and warn if other jobs run there too."""
-    text = f"Python {platform.python_version()}, {cpus} CPUs, load {load:.1f}\n"
-    if load > cpus / 2:
-        text += "Other jobs run here. Long steps lose more to them than short ones, so large ratios are too large.\n"
-    return text
-
-
-def show(rows: Sequence[Row], peer: Peer | None, search: Search) -> None:
-    """Print everything."""
-    console = Console()
-    print("Scheduler: median microseconds of a step of n decodes")
-    console.print(scheduler_table(rows, peer))
-    if peer is None:
-        print("To compare with vLLM, give --vllm-python PATH or set ONBEAT_VLLM_PYTHON: a Python that has it.\n")
-    else:
-        print("vLLM's step also makes the worker's input and the clients' messages, and caches a block as soon as")
-        print("it is full; onbeat caches the blocks of a decode when the request ends.\n")
-    print("Monitor: median microseconds that it adds to such a step")
-    console.print(monitor_table(rows))
-    print(
-        f"Search: {search.steps:,} checked steps in {search.seconds:.1f} s, {search.steps / search.seconds:,.0f} per "
-        f"second ({search.scopes} small worlds)."
-    )
-
-
-def as_json(rows: Sequence[Row], peer: Peer | None, search: Search, effort: Effort) -> dict[str, Any]:
-    """Return everything as values of JSON. Figures in `_us` are microseconds per step."""
-    return {
-        "onbeat": version("onbeat"),
-        "vllm": None if peer is None else peer.version,
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "machine": platform.machine(),
-        **{name: value for name, value in effort._asdict().items() if name != "operations"},
-        "rows": [row_json(row) for row in rows],
-        "search": {**search._asdict(), "steps_per_s": search.steps / search.seconds},
-    }
-
-
-def row_json(row: Row) -> dict[str, Any]:
-    """Return one row as values of JSON."""
-    return {
-        **row.shape._asdict(),
-        "onbeat": row.onbeat._asdict(),
-        "vllm": None if row.vllm is None else row.vllm._asdict(),
-        "ratio": row.ratio,
-        "monitor": {
-            **row.watching._asdict(),
-            "whole_every": DEFAULT_LOOKS,
-            "average_us": row.monitor_us,
-            "share_percent": row.monitor_share,
-        },
-    }
 
 
 # --- The command line ------------------------------------------------------------------------------------------------
@@ -498,9 +185,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     progress("search")
     search = measure_search(effort.operations)
-    show(rows, peer, search)
+    vllm = None if peer is None else peer.version
+    show(rows, vllm, search)
     if options.json is not None:
-        report = as_json(rows, peer, search, effort)
+        report = as_json(rows, vllm, search, effort)
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
 

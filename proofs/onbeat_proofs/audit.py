@@ -9,35 +9,42 @@
 One row for each invariant says whether it holds, is violated, or was never put to the test (`vacuous`).
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
-from typing import Any, NamedTuple
+from math import inf
+from time import perf_counter, process_time
+from typing import Any, NamedTuple, cast
 
+from onbeat_proofs.adapters import AUTO, Adapter, ReferenceAdapter, adapter_for
 from onbeat_proofs.audit_report import AuditReport, Budget, Finding, Row, Verdict
 from onbeat_proofs.clients import Factory
 from onbeat_proofs.drain import AT_REST, drain, folded
 from onbeat_proofs.drive import DEPLOYMENT, drive
 from onbeat_proofs.machine import random_histories
-from onbeat_proofs.operations import Op, Scenario, Schedule
+from onbeat_proofs.operations import Add, Op, Scenario, Schedule, flatten
 from onbeat_proofs.policies import policy_of
 from onbeat_proofs.premises import Tally
 from onbeat_proofs.replay import window
-from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs, violation_in
+from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs
 from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.search import Exploration
 from onbeat_proofs.shrink import shrink
-from onbeat_proofs.signature import misfits_of, probe
 from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.table import step_text
 from onbeat_proofs.targets import where_raised
+from onbeat_proofs.text import STATEMENTS
 from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
 from onbeat_spec.catalogue import CATALOGUE
+from onbeat_spec.config import Config
 from onbeat_spec.errors import OnbeatError
+from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
 
+KINDS = 4
+"""Ways in which one invariant is violated that are shown at most."""
 Progress = Callable[[str, int, int], object]
 """Called with what is being checked, how much of it is done, and how much there is."""
 
@@ -56,18 +63,26 @@ class Limits(NamedTuple):
     """Seconds for one finding."""
     compare_steps: int | None
     """Steps of a scenario of the suite before which two runs are compared."""
+    seconds: float
+    """For all checks together; what is not reached by then is cut off, and said to be."""
 
 
 LIMITS: dict[Budget, Limits] = {
-    "quick": Limits(0, 15_000, 50, 120, 1.0, 20),
-    "standard": Limits(1, 100_000, 200, 1200, 3.0, 100),
-    "deep": Limits(2, 1_000_000, 1000, 10_000, 10.0, None),
+    "quick": Limits(0, 15_000, 50, 120, 1.0, 20, inf),
+    "standard": Limits(1, 100_000, 200, 1200, 3.0, 100, inf),
+    "deep": Limits(2, 1_000_000, 1000, 10_000, 10.0, None, inf),
 }
+LIMITS_OF_OTHERS: dict[Budget, Limits] = {
+    "quick": Limits(0, 1_200, 10, 40, 0.7, 10, 35.0),
+    "standard": Limits(1, 8_000, 50, 300, 3.0, 50, 220.0),
+    "deep": Limits(2, 100_000, 500, 4000, 15.0, None, 3600.0),
+}
+"""The same for families whose schedulers are real, and cost accordingly."""
 
 
 def audit(
     scheduler: Factory,
-    policy: str = "onbeat",
+    policy: str = AUTO,
     budget: Budget = "quick",
     seed: int = 0,
     *,
@@ -80,8 +95,10 @@ def audit(
     """Check one scheduler class against every invariant of one rank.
 
     Args:
-        scheduler: the class, with the interface of `onbeat_reference.Scheduler`; or a function of (config, policy).
-        policy: name of the policy that it is given: a built-in one, module:Class, or file.py:Class.
+        scheduler: the class, of a family that an adapter knows; or a function of (config, policy) that makes a
+            scheduler with the interface of `onbeat_reference.Scheduler`.
+        policy: the policy that it is given, or, if it decides by itself, that it should keep: a built-in one,
+            module:Class, or file.py:Class. `auto`: the one that its family and version should have.
         budget: how much is explored.
         seed: of the random histories.
         name: of the class, in the report.
@@ -96,10 +113,15 @@ def audit(
         NotAScheduler: the class cannot be driven.
     """
     began = perf_counter()
-    report = AuditReport(name or str(getattr(scheduler, "__name__", scheduler)), policy, budget, seed)
-    work = _Audit(scheduler, report, stop_at_first, progress)
+    adapter = adapter_for(scheduler) if isinstance(scheduler, type) else ReferenceAdapter()
+    text = adapter.policy(cast(type, scheduler)) if policy == AUTO else policy_of(policy)()
+    report = AuditReport(
+        name or str(getattr(scheduler, "__name__", scheduler)), text.name if policy == AUTO else policy, budget, seed
+    )
+    report.environment = adapter.environment()
+    work = _Audit(adapter, cast(type, scheduler), text, report=report, stop_at_first=stop_at_first, progress=progress)
     if isinstance(scheduler, type):
-        report.signature += misfits_of(scheduler)
+        report.signature += adapter.misfits(scheduler)
     if any(misfit.fatal for misfit in report.signature):
         report.ended_early = True
     else:
@@ -115,23 +137,40 @@ class _Audit:
     """An audit under way."""
 
     def __init__(
-        self, factory: Factory, report: AuditReport, stop_at_first: bool | Collection[str], progress: Progress
+        self,
+        adapter: Adapter,
+        cls: type,
+        policy: Policy,
+        *,
+        report: AuditReport,
+        stop_at_first: bool | Collection[str],
+        progress: Progress,
     ) -> None:
-        self.factory = factory
-        self.policy = policy_of(report.policy)()
-        self.limits = LIMITS[report.budget]
+        self.adapter = adapter
+        self.cls = cls
+        self.factory = adapter.factory(cls)
+        self.policy = policy
+        self.limits = (LIMITS_OF_OTHERS if adapter.decides_itself else LIMITS)[report.budget]
         self.stop_at_first = stop_at_first
         self.progress = progress
         self.report = report
-        self.found: dict[str, tuple[Violation, Scenario, str]] = {}
+        self.found: dict[tuple[str, str], tuple[Violation, Scenario, str]] = {}
+        """For each invariant and each way in which it is violated, the shortest run."""
         self.violations: Counter[str] = Counter()
+        self.began, self.began_cpu = perf_counter(), process_time()
+        self.deadline = inf
         self.tallies = {check: Tally() for check in ("search", "random", "suite")}
 
     @property
     def enough(self) -> bool:
         if isinstance(self.stop_at_first, bool):
             return self.stop_at_first and bool(self.found)
-        return any(id in self.found for id in self.stop_at_first)
+        return any(id in self.stop_at_first for id, _ in self.found)
+
+    @property
+    def over(self) -> bool:
+        """The check under way may end: enough is found, or its time is up."""
+        return self.enough or process_time() > self.deadline
 
     def note(self, check: str) -> Callable[[Violation, Scenario], None]:
         """Return what takes the violations that a check reports."""
@@ -139,28 +178,52 @@ class _Audit:
         def take(violation: Violation, scenario: Scenario) -> None:
             id = violation.invariant
             self.violations[id] += 1
-            if id not in self.found or len(scenario.steps) < len(self.found[id][1].steps):
-                config = replace(scenario.config, policy=self.report.policy)
-                self.found[id] = violation, replace(scenario, config=config), check
+            key = id, kind_of(violation.message, scenario)
+            if self.report.first_s is None:
+                self.report.first_s = perf_counter() - self.began
+            if key not in self.found and sum(known == id for known, _ in self.found) == KINDS:
+                return
+            if key not in self.found or len(scenario.steps) < len(self.found[key][1].steps):
+                if not self.adapter.decides_itself:
+                    config = replace(scenario.config, policy=self.report.policy)
+                    scenario = replace(scenario, config=config)
+                self.found[key] = violation, scenario, check
 
         return take
 
     def run(self) -> None:
         """Search, random histories, suite; then make small what was found."""
-        misfit = probe(self.factory, self.policy)
+        misfit = self.adapter.probe(self.factory, self.policy)
         if misfit is not None:
             self.report.signature.append(misfit)
-        for check in (self.search, self.random, self.suite):
+        for check, share in ((self.search, 0.65), (self.random, 0.8), (self.suite, 1.0)):
+            self.deadline = share * self.limits.seconds + self.began_cpu
             check()
             if self.enough:
                 self.report.ended_early = True
                 break
-        for id in [id for id in CATALOGUE if id in self.found]:
-            self.progress("shrink", len(self.report.findings), len(self.found))
-            self.report.findings.append(self.shrunk(*self.found[id]))
+        order = [*STATEMENTS, *CATALOGUE]
+        for done, key in enumerate(sorted(self.found, key=lambda key: order.index(key[0]))):
+            self.progress("shrink", done, len(self.found))
+            self.add(self.shrunk(*self.found[key]))
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding; one that the same run shows already is named with it."""
+        for known in self.report.findings:
+            if known.scenario.steps == finding.scenario.steps:
+                if known.invariant != finding.invariant and finding.invariant not in known.also:
+                    known.also.append(finding.invariant)
+                return
+        self.report.findings.append(finding)
 
     def search(self) -> None:
         depth = self.limits.depth
+        # A scope whose point the family does not have is left out.
+        scopes = [
+            replace(scope, config=config)
+            for scope in SCOPES
+            if _same_modes(config := self.adapter.config(self.cls, scope.config), scope.config)
+        ]
         explorations = [
             Exploration(
                 scope,
@@ -170,14 +233,14 @@ class _Audit:
                 tally=self.tallies["search"],
                 most=self.limits.operations,
                 drains=self.limits.drains,
-                enough=lambda: self.enough,
+                enough=lambda: self.over,
             )
-            for scope in SCOPES
+            for scope in scopes
         ]
         # Level by level over all scopes, so that the first violation is found where it is nearest.
         plan = [
             (level, exploration)
-            for level in range(max(scope.depths[depth] for scope in SCOPES))
+            for level in range(max(scope.depths[depth] for scope in scopes))
             for exploration in explorations
             if level < exploration.scope.depths[depth]
         ]
@@ -189,7 +252,7 @@ class _Audit:
     def random(self) -> None:
         def enough(done: int) -> bool:
             self.progress("random histories", done, self.limits.histories)
-            return self.enough
+            return self.over
 
         self.report.random = random_histories(
             self.factory,
@@ -198,15 +261,18 @@ class _Audit:
             histories=self.limits.histories,
             random_seed=self.report.seed,
             tally=self.tallies["random"],
+            adapt=lambda config: self.adapter.config(self.cls, config),
             enough=enough,
         )
 
     def suite(self) -> None:
-        chosen = scenarios_for(self.report.policy)
+        chosen = scenarios_for("onbeat" if self.adapter.decides_itself else self.report.policy)
+        prepared = [self.adapter.prepare(self.cls, scenario) for scenario in chosen]
+        chosen = [scenario for scenario in prepared if scenario is not None]
 
         def enough(done: int) -> bool:
             self.progress("suite", done, len(chosen))
-            return self.enough
+            return self.over
 
         self.report.suite = run_suite(
             chosen,
@@ -215,6 +281,8 @@ class _Audit:
             self.note("suite"),
             tally=self.tallies["suite"],
             most=self.limits.compare_steps,
+            # What the suite expects is what the reference does; another family owes the invariants only.
+            expects=not self.adapter.decides_itself,
             enough=enough,
         )
 
@@ -222,15 +290,21 @@ class _Audit:
         """Make a scenario small, and describe what it shows."""
         id = violation.invariant
         scenario = replace(scenario, name=f"{id}: {self.report.scheduler}", case=None, source=None, violates=())
-        scenario = replace(scenario, invariants=(id,))
+        scenario = replace(scenario, invariants=(id,) if id in CATALOGUE else ())
+
+        kind = kind_of(violation.message, scenario)
 
         def shown(candidate: Scenario) -> Violation | None:
-            return violation_in(candidate, id, self.factory, self.policy)
+            seen = replay_runs(candidate, self.factory, self.policy, expects=False).violations
+            return next((v for v in seen if v.invariant == id and kind_of(v.message, candidate) == kind), None)
+
+        prepared = self.adapter.prepare(self.cls, Scenario(scenario.name))
+        plain = prepared.config if prepared is not None else Config()
 
         def small(candidate: Scenario) -> Scenario:
             if shown(candidate) is None:
                 return candidate
-            return shrink(candidate, lambda smaller: shown(smaller) is not None, self.limits.shrink_s)
+            return shrink(candidate, lambda smaller: shown(smaller) is not None, self.limits.shrink_s, plain)
 
         scenario = small(scenario)
         if scenario.steps[-1] == AT_REST:
@@ -238,14 +312,15 @@ class _Audit:
             without = replace(drained, steps=drained.steps[:-1])
             scenario = drained if shown(without) is None else small(without)
         last = scenario.steps[-1]
-        if CATALOGUE[id].runs is not None and id not in UNTHROTTLED and isinstance(last, Schedule):
+        two_runs = id in STATEMENTS or (CATALOGUE[id].runs is not None and id not in UNTHROTTLED)
+        if two_runs and isinstance(last, Schedule):
             # Two runs are compared whatever the flag; with it the step shows what is wrong.
             throttled = replace(scenario, steps=(*scenario.steps[:-1], replace(last, throttle=True)))
             scenario = throttled if shown(throttled) is not None else scenario
         violation = shown(scenario) or violation
         history = replay_runs(scenario, self.factory, self.policy).history
         table = step_text(window(history, violation.step))
-        return Finding(id, violation.message, violation.step, check, scenario, table)
+        return Finding(id, violation.message, violation.step, check, [], scenario, table)
 
     def drained(self, scenario: Scenario) -> Scenario:
         """Write the draining before the final check out, so that it happens in any replay."""
@@ -286,14 +361,32 @@ class _Audit:
         """Judge every invariant of one rank."""
         counts = {check: tally.counted() for check, tally in self.tallies.items()}
         rows = []
+        if self.adapter.decides_itself:
+            for id, statement in STATEMENTS.items():
+                met = {check: tally.met[id] for check, tally in self.tallies.items()}
+                rows.append(Row(id, self.verdict(id, met), met, self.violations[id], statement, "policy"))
         for id, entry in CATALOGUE.items():
-            if not entry.scopes:
-                continue
-            met = {check: counted[id] for check, counted in counts.items()}
-            verdict: Verdict = "holds" if any(met.values()) else "vacuous"
-            if id in self.found:
-                verdict = "violated"
-            elif self.report.ended_early:
-                verdict = "undecided"
-            rows.append(Row(id, verdict, met, self.violations[id], entry.statement))
+            if entry.scopes:
+                met = {check: counted[id] for check, counted in counts.items()}
+                rows.append(Row(id, self.verdict(id, met), met, self.violations[id], entry.statement))
         return rows
+
+    def verdict(self, id: str, met: Mapping[str, int]) -> Verdict:
+        """Judge one invariant, given how often each check met its premise."""
+        if any(known == id for known, _ in self.found):
+            return "violated"
+        if self.report.ended_early:
+            return "undecided"
+        return "holds" if any(met.values()) else "vacuous"
+
+
+def kind_of(message: str, scenario: Scenario) -> str:
+    """Return a message without names and numbers: violations of one kind have one text."""
+    ids = sorted({re.escape(op.id) for _, op in flatten(scenario.steps) if isinstance(op, Add)}, key=len, reverse=True)
+    text = re.sub(rf"'?\b(?:{'|'.join(ids)})\b'?", "*", message) if ids else message
+    text = re.sub(r"\d+", "#", text)
+    return re.sub(r"([\w ]*\*(?:: #)?)(?:, (?:and )?\1)+", r"\1", text)
+
+
+def _same_modes(config: Config, other: Config) -> bool:
+    return all(getattr(config, name) == getattr(other, name) for name in ("async_depth", "num_draft_tokens"))

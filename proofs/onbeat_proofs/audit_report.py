@@ -12,6 +12,8 @@ from onbeat_proofs.signature import Misfit
 from onbeat_proofs.suite import Suite
 
 Verdict = Literal["holds", "violated", "vacuous", "undecided"]
+Question = Literal["policy", "quality"]
+"""Does it keep the policy text that it should have; and which invariants does it violate."""
 Budget = Literal["quick", "standard", "deep"]
 
 
@@ -25,6 +27,7 @@ class Row(NamedTuple):
     violations: int
     """Runs that violated it; one is shown."""
     statement: str
+    question: Question = "quality"
 
 
 @dataclass(slots=True)
@@ -35,9 +38,16 @@ class Finding:
     message: str
     step: int
     check: str
+    also: list[str]
+    """What the same run violates besides."""
     scenario: Scenario
     table: str
     """What every request got in every step of the scenario."""
+
+    @property
+    def shows(self) -> tuple[str, ...]:
+        """All invariants that the run violates."""
+        return (self.invariant, *self.also)
 
     @property
     def yaml(self) -> str:
@@ -46,7 +56,7 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as values of JSON; the scenario as the text of its file."""
-        plain = {name: getattr(self, name) for name in ("invariant", "step", "message", "check", "table")}
+        plain = {name: getattr(self, name) for name in ("invariant", "also", "step", "message", "check", "table")}
         return {**plain, "scenario": self.yaml}
 
 
@@ -58,6 +68,8 @@ class AuditReport:
     policy: str
     budget: Budget
     seed: int
+    environment: dict[str, str] = field(default_factory=dict)
+    """Names and versions of what the class ran with."""
     signature: list[Misfit] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -67,6 +79,8 @@ class AuditReport:
     workload: Report | None = None
     workload_error: str | None = None
     """Where the class raised while it was driven through the workload."""
+    first_s: float | None = None
+    """When the first violation was found."""
     ended_early: bool = False
     """At the first violation, or before any check: what was not found was not looked for."""
     seconds: float = 0.0
@@ -102,8 +116,10 @@ class AuditReport:
             "policy": self.policy,
             "budget": self.budget,
             "seed": self.seed,
+            "environment": self.environment,
             "exit_code": self.exit_code,
             "seconds": self.seconds,
+            "first_violation_seconds": self.first_s,
             "signature": [misfit._asdict() for misfit in self.signature],
             "invariants": [row._asdict() for row in self.rows],
             "findings": [finding.as_json() for finding in self.findings],

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _SHARED: set[type] = {int, bool, float, complex, str, bytes, type(None), FunctionType, BuiltinFunctionType, type, range}
 _shared_bases: list[type] = [Enum, Config, Policy, Step, type]
+_new: Any = vars(object)["__new__"]
 _HEAP_TYPE = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: the class was made by a class statement, so no C code keeps state of its own in it."""
 _COPY_HOOKS = (
@@ -52,6 +53,11 @@ def share(*classes: type) -> None:
         del _COPIERS[cls]
 
 
+def learn(cls: type, copier: Copier) -> None:
+    """From here on values of exactly this class are copied by a function of their own."""
+    _COPIERS[cls] = copier
+
+
 def _learn(cls: type) -> Copier:
     """Choose how values of a class met for the first time are copied."""
     copier: Copier
@@ -77,7 +83,7 @@ def _share(value: Any, memo: Memo) -> Any:
 def _is_plain(cls: type) -> bool:
     """Whether instances consist of their attributes and slots, and leave copying to Python."""
     try:
-        object.__new__(cls)
+        _new(cls)
     except TypeError:  # made in C, and particular about it
         return False
     return all(getattr(cls, name, None) is getattr(object, name, None) for name in _COPY_HOOKS) and all(
@@ -169,7 +175,7 @@ def _deque_copier(cls: type) -> Copier:
     """Return a function that copies the instances of a class derived from `deque`."""
 
     def copier(value: Any, memo: Memo) -> Any:
-        new: Any = cls.__new__(cls)
+        new: Any = cls.__new__(cls)  # type: ignore[call-overload]  # mypy takes cls for a metaclass
         memo[id(value)] = new
         new.extend([branch(item, memo) for item in value])
         for name, item in getattr(value, "__dict__", {}).items():

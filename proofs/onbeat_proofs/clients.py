@@ -19,6 +19,7 @@ from onbeat_proofs.operations import (
 )
 from onbeat_proofs.policies import policy_of
 from onbeat_proofs.targets import where_raised
+from onbeat_proofs.watchdog import CRASHES, Trail
 from onbeat_reference.observe import observe
 from onbeat_reference.request import Request
 from onbeat_spec.cadence import clock_for
@@ -55,6 +56,8 @@ class Clients:
         self.tracks: dict[str, list[Track]] = {}
         self.refused: list[str] = []
         self.ended = False
+        self.trail: Trail = ()
+        """The operations so far."""
         self._model = FakeModel()
         self._clock = clock_for(config.prefill_schedule_interval, config.data_parallel_size)
         self._lock_step = config.data_parallel_size > 1
@@ -64,6 +67,20 @@ class Clients:
     def now(self) -> int:
         """Index of the latest step; 0 before the first."""
         return len(self.history) - 1 if self.history else 0
+
+    def can(self, op: Op) -> bool:
+        """Whether an operation means anything to this scheduler; some families lack some."""
+        cannot = getattr(self.scheduler, "cannot", None)
+        return cannot is None or cannot(op) is None
+
+    def require(self, op: Op) -> None:
+        """Insist that an operation means something.
+
+        Raises:
+            ScenarioError: it does not.
+        """
+        if not self.can(op):
+            raise ScenarioError(f"{type(op).__name__}: {self.scheduler.cannot(op)}")
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +100,7 @@ class Clients:
             if self.monitor is not None and sound:
                 self.monitor.refused(op.id, op.prompt, fits, self.now)
             return
-        except Exception as error:
+        except CRASHES as error:
             self._crash(error)
             return
         if twin:
@@ -191,13 +208,13 @@ class Clients:
     def _call(self, call: Callable[..., object], *args: object) -> None:
         try:
             call(*args)
-        except Exception as error:
+        except CRASHES as error:
             self._crash(error)
 
     def _report(self, invariant: str, message: str, step: int | None = None) -> None:
         self.violations.append(Violation(invariant, self.now if step is None else step, message))
 
-    def _crash(self, error: Exception) -> None:
+    def _crash(self, error: BaseException) -> None:
         """The scheduler raised what it does not declare; there is no telling what state it is in."""
         self.ended = True
         self._report("no-crash", where_raised(error))

@@ -21,7 +21,11 @@ MOST = 5
 @click.command()
 @click.argument("scheduler", metavar="MODULE:CLASS")
 @click.option(
-    "--policy", default="onbeat", metavar="POLICY", show_default=True, help="A policy's name, or FILE.py:CLASS."
+    "--policy",
+    default="auto",
+    metavar="POLICY",
+    show_default=True,
+    help="The policy that the class is given or should keep: a name, FILE.py:CLASS, or the one of its family.",
 )
 @click.option(
     "--budget",
@@ -98,6 +102,9 @@ def lines(report: "AuditReport") -> Iterator[str]:
     yield ""
     yield from _checks(report)
     yield ""
+    if report.environment:
+        yield from (f"{name} {version}" for name, version in report.environment.items())
+        yield ""
     width = max((len(row.invariant) for row in report.rows), default=0)
     for row in report.rows:
         yield f"{row.verdict:<9}  {row.invariant:<{width}}  {_counts(row)}"
@@ -192,6 +199,8 @@ def _workload(report: "AuditReport") -> Iterator[str]:
 def _finding(finding: "Finding") -> Iterator[str]:
     yield ""
     yield f"VIOLATED  {finding.invariant} at step {finding.step}, found by {finding.check}: {finding.message}"
+    if finding.also:
+        yield f"          the same run violates {', '.join(finding.also)}"
     yield ""
     yield from finding.yaml.splitlines()
     yield ""

@@ -25,6 +25,7 @@ from onbeat_proofs.operations import (
     Stop,
     flatten,
 )
+from onbeat_proofs.watchdog import CRASHES
 from onbeat_reference.lifecycle import Outputs
 from onbeat_reference.observe import observe
 from onbeat_reference.scheduler import Scheduler
@@ -108,6 +109,7 @@ class Driver(Clients):
         new.tracks = branch(self.tracks, memo)
         new.refused = self.refused.copy()
         new.ended = self.ended
+        new.trail = self.trail
         new._model = self._model.fork(memo)
         for flight in new._model.flights:
             new.history[flight.turn] = new.history[flight.turn]._replace(delivered={})
@@ -135,7 +137,7 @@ class Driver(Clients):
         scheduler.config = config
         try:
             step = scheduler.schedule(throttle)
-        except Exception as error:
+        except CRASHES as error:
             self._crash(error)
             return
         finally:
@@ -182,7 +184,7 @@ class Driver(Clients):
             drafts = {track.request.id: most for track, _, _ in dues if track.request.place is not Place.FINISHED}
         try:
             outputs = self.scheduler.update(flight.step, sampled, drafts)
-        except Exception as error:
+        except CRASHES as error:
             self._crash(error)
             return
         if not isinstance(outputs, Outputs):

@@ -4,7 +4,7 @@ A refutation that is expected is a result, like a proof: both are checked, and e
 """
 
 from onbeat_proofs import causes, for_all_hold, for_all_turns
-from onbeat_proofs.sweep import PREMISES
+from onbeat_proofs.sweep import WITNESSES
 from onbeat_proofs.theorem import Theorem
 
 THEOREMS: tuple[Theorem, ...] = (*for_all_hold.THEOREMS, *for_all_turns.THEOREMS, *causes.THEOREMS)
@@ -32,6 +32,6 @@ def proofs_of(invariant: str) -> dict[str, list[str]]:
     for theorem in THEOREMS:
         if theorem.invariant == invariant:
             found["for all" if theorem.for_all else "symbolic"].append(theorem.id)
-    if invariant in PREMISES:
+    if invariant in WITNESSES:
         found["symbolic"].append(f"{invariant}/step")
     return found

@@ -64,6 +64,7 @@ def random_histories(
     histories: int,
     random_seed: int = 0,
     tally: Tally | None = None,
+    adapt: Callable[[Config], Config] = lambda config: config,
     enough: Callable[[int], bool] = lambda done: False,
 ) -> Machine:
     """Drive a scheduler through random histories.
@@ -75,6 +76,7 @@ def random_histories(
         histories: how many.
         random_seed: the same seed gives the same histories, on every Python version.
         tally: counts the premises met.
+        adapt: leaves out of a configuration what the scheduler does not have.
         enough: asked after every history, with their number; True ends the run.
     """
     machine = Machine()
@@ -87,7 +89,7 @@ def random_histories(
         return int(draw() * count)
 
     while machine.histories < histories and not enough(machine.histories):
-        config = random_config(pick)
+        config = adapt(random_config(pick))
         driver = Runs(config, factory, policy=policy, tally=tally)
         ops: list[Op] = []
         for op in _walk(driver, pick):
@@ -119,7 +121,7 @@ def _walk(driver: Runs, pick: Pick) -> Iterator[Op]:
         # Some histories have a few favourites: what a fault needs is often the same thing several times.
         kind = kinds[pick(len(kinds))] if kinds and pick(2) else pick(len(KINDS))
         op = random_operation(driver, pick, kind, by_clock=by_clock)
-        if op is not None:
+        if op is not None and driver.can(op):
             yield op
         if driver.ended or driver.violations:
             return

@@ -5,7 +5,7 @@ place of the original's in the function object that everybody has imported; noth
 operator that gives trees of single functions, in this process: cosmic-ray gives texts of whole modules (and brings
 sqlalchemy, aiohttp and a git client), mutmut runs pytest, and neither drops a conjunct, a guard or a statement.
 
-The operators are in `_variants`. Left alone are docstrings, annotations, error texts, assertions, `__repr__`, what
+The operators are those of `variants`. Left alone are docstrings, annotations, error texts, assertions, `__repr__`, what
 constructors set up (its numbers apart), and tests of the protocol that only raise, but for those of `add_request`.
 """
 
@@ -17,7 +17,9 @@ from functools import cache
 from importlib import import_module
 from inspect import getsource
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
+
+from onbeat_proofs.variants import Signatures, Slot, variants
 
 MODULES = (
     "onbeat_spec.policy",
@@ -27,21 +29,6 @@ MODULES = (
 )
 """The policy text, and the step with the pool arithmetic that it decides by."""
 
-_BOUNDARY: dict[type, type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
-_OPPOSITE: dict[type, type[ast.cmpop]] = {
-    ast.Lt: ast.GtE,
-    ast.LtE: ast.Gt,
-    ast.Gt: ast.LtE,
-    ast.GtE: ast.Lt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_OTHER_SIGN: dict[type, type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
-_OTHER_CALL = {"any": "all", "all": "any"}
 _Function = ast.FunctionDef
 
 
@@ -93,24 +80,6 @@ def function_of(module: str, qualname: str) -> FunctionType:
 # --- Making them -----------------------------------------------------------------------------------------------------
 
 
-class _Slot(NamedTuple):
-    """Where a node hangs, and the statement around it."""
-
-    parent: ast.AST
-    name: str
-    position: int | None
-    node: ast.AST
-    statement: ast.stmt | None
-    heads: tuple[str, ...]
-    """What stands at the heads of the blocks around the statement."""
-
-    def put(self, node: ast.AST) -> None:
-        if self.position is None:
-            setattr(self.parent, self.name, node)
-        else:
-            getattr(self.parent, self.name)[self.position] = node
-
-
 @cache
 def mutants() -> tuple[Mutant, ...]:
     """Return every mutant, in the order of the text."""
@@ -136,7 +105,7 @@ def _of_module(module: str) -> Iterator[Mutant]:
         places = {id(statement): place for place, statement in enumerate(_statements(function))}
         for slot in list(_slots(function)):
             before, line = _head(slot.statement), getattr(slot.node, "lineno", function.lineno)
-            for operator, variant in list(_variants(slot, function)):
+            for operator, variant in list(variants(slot, function, _signatures())):
                 if function.name == "__init__" and operator not in ("constant", "flag"):
                     continue  # an attribute that is missing stops the first call
                 slot.put(ast.fix_missing_locations(ast.copy_location(variant, slot.node)))
@@ -207,19 +176,19 @@ def _compiled(
     return code, tuple(ast.literal_eval(value) for value in arguments.defaults) or None, named or None
 
 
-def _slots(function: _Function) -> Iterator[_Slot]:
+def _slots(function: _Function) -> Iterator[Slot]:
     """Yield every place in a function where something may change."""
     arguments = function.args
     for name, values in (("defaults", arguments.defaults), ("kw_defaults", arguments.kw_defaults)):
         for index, value in enumerate(values):
             if value is not None:
-                yield _Slot(arguments, name, index, value, None, (function.name,))
+                yield Slot(arguments, name, index, value, None, (function.name,))
     start = 1 if ast.get_docstring(function, clean=False) is not None else 0
     for index, statement in enumerate(function.body[start:], start):
-        yield from _below(_Slot(function, "body", index, statement, statement, (function.name,)))
+        yield from _below(Slot(function, "body", index, statement, statement, (function.name,)))
 
 
-def _below(slot: _Slot) -> Iterator[_Slot]:
+def _below(slot: Slot) -> Iterator[Slot]:
     node = slot.node
     if isinstance(node, ast.Assert | ast.JoinedStr | ast.Raise) or (_refuses(node) and slot.heads[0] != "add_request"):
         return
@@ -232,9 +201,9 @@ def _below(slot: _Slot) -> Iterator[_Slot]:
                 continue
             where = index if isinstance(value, list) else None
             if isinstance(child, ast.stmt):
-                yield from _below(_Slot(node, name, where, child, child, (*slot.heads, _head(node))))
+                yield from _below(Slot(node, name, where, child, child, (*slot.heads, _head(node))))
             else:
-                yield from _below(_Slot(node, name, where, child, slot.statement, slot.heads))
+                yield from _below(Slot(node, name, where, child, slot.statement, slot.heads))
 
 
 def _refuses(node: ast.AST) -> bool:
@@ -253,125 +222,15 @@ def _statements(function: _Function) -> Iterator[ast.stmt]:
             yield slot.statement
 
 
-# --- The operators ---------------------------------------------------------------------------------------------------
-
-
-def _variants(slot: _Slot, function: _Function) -> Iterator[tuple[str, ast.AST]]:
-    """Yield what may stand in a place instead, each with the name of the operator."""
-    node = slot.node
-    if slot.name in ("test", "ifs") and not _is_guard(slot.parent):
-        yield "negate", _negation(node)
-    match node:
-        case ast.BoolOp():
-            for index in range(len(node.values)):
-                rest = node.values[:index] + node.values[index + 1 :]
-                yield "drop", rest[0] if len(rest) == 1 else ast.BoolOp(op=node.op, values=rest)
-        case ast.Compare(ops=[op]) if type(op) in _BOUNDARY:
-            yield "boundary", ast.Compare(left=node.left, ops=[_BOUNDARY[type(op)]()], comparators=node.comparators)
-        case ast.Compare(ops=[op, *_]) if len(node.ops) > 1:
-            for index, each in enumerate(node.ops):
-                ops = [*node.ops[:index], _BOUNDARY[type(each)](), *node.ops[index + 1 :]]
-                yield "boundary", ast.Compare(left=node.left, ops=ops, comparators=node.comparators)
-        case ast.Constant(value=bool(value)):
-            yield "flag", ast.Constant(value=not value)
-        case ast.Constant(value=int(value)) if not isinstance(slot.parent, ast.AugAssign | ast.UnaryOp):
-            yield "constant", ast.Constant(value=value + 1)
-            if value > 0:
-                yield "constant", ast.Constant(value=value - 1)
-        case ast.BinOp(op=op) if type(op) in _OTHER_SIGN:
-            yield "sign", ast.BinOp(left=node.left, op=_OTHER_SIGN[type(op)](), right=node.right)
-        case ast.IfExp():
-            yield "side", node.body
-            yield "side", node.orelse
-        case ast.Call():
-            yield from _calls(node)
-        case ast.Return(value=ast.expr() as value) if function.returns is not None:
-            if ast.unparse(function.returns) == "bool" and not isinstance(value, ast.Constant):
-                yield "answer", ast.Return(value=ast.Constant(value=True))
-                yield "answer", ast.Return(value=ast.Constant(value=False))
-        case ast.Break():
-            yield "loop", ast.Continue()
-        case ast.Continue():
-            yield "loop", ast.Break()
-    if isinstance(node, ast.stmt) and _may_go(node, function):
-        yield "delete", ast.Pass()
-
-
-def _calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
-    """Vary a call: another victim, one bound less, two arguments of a kind exchanged."""
-    name = ast.unparse(node.func).rpartition(".")[2]
-    if name in ("min", "max") and len(node.args) > 1:
-        for index in range(len(node.args)):
-            rest = node.args[:index] + node.args[index + 1 :]
-            yield "unbound", rest[0] if len(rest) == 1 else ast.Call(func=node.func, args=rest, keywords=[])
-    elif name == "reversed":
-        yield "order", node.args[0]
-    elif name in _OTHER_CALL:
-        yield "quantify", ast.Call(func=ast.Name(id=_OTHER_CALL[name], ctx=ast.Load()), args=node.args, keywords=[])
-    kinds = _signatures().get(name, ())
-    for one in range(min(len(node.args), len(kinds))):
-        for other in range(one + 1, min(len(node.args), len(kinds))):
-            if kinds[one] == kinds[other] and ast.unparse(node.args[one]) != ast.unparse(node.args[other]):
-                arguments = list(node.args)
-                arguments[one], arguments[other] = arguments[other], arguments[one]
-                yield "exchange", ast.Call(func=node.func, args=arguments, keywords=node.keywords)
-
-
 @cache
-def _signatures() -> dict[str, tuple[str, ...]]:
-    """The annotations of the positional parameters of every function that is changed here, by its plain name."""
+def _signatures() -> Signatures:
+    """Return the annotations of the positional parameters of every function that is changed here, by its plain name."""
     found = {}
     for module in MODULES:
         for _, cls, function in functions(module):
             arguments = function.args.args[1 if cls is not None else 0 :]
             found[function.name] = tuple(ast.unparse(a.annotation) if a.annotation else "" for a in arguments)
     return found
-
-
-def _negation(node: ast.AST) -> ast.AST:
-    match node:
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return operand
-        case ast.Compare(ops=[op]):
-            return ast.Compare(left=node.left, ops=[_OPPOSITE[type(op)]()], comparators=node.comparators)
-    assert isinstance(node, ast.expr)
-    return ast.UnaryOp(op=ast.Not(), operand=node)
-
-
-def _may_go(statement: ast.stmt, function: _Function) -> bool:
-    """Whether a statement can be deleted without leaving a name undefined, or nothing but a `pass`."""
-    match statement:
-        case ast.AugAssign() | ast.Delete() | ast.Break() | ast.Continue():
-            return True
-        case ast.Expr(value=ast.Call()):
-            return True
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript() | ast.Tuple(elts=[ast.Attribute(), *_])]):
-            return True
-        case ast.Assign(targets=[ast.Name(id=name)]):
-            return _is_set_before(name, statement, function)
-    return _is_guard(statement) and not isinstance(statement.body[0], ast.Break | ast.Continue)
-
-
-def _is_guard(node: ast.AST) -> TypeGuard[ast.If]:
-    """Whether a statement only leaves under a condition; without it nothing does."""
-    match node:
-        case ast.If(body=[ast.Return() | ast.Raise() | ast.Break() | ast.Continue()], orelse=[]):
-            return True
-    return False
-
-
-def _is_set_before(name: str, statement: ast.stmt, function: _Function) -> bool:
-    """Whether a name is a parameter, or set at the top of the function or of the loop around, before a statement."""
-    if any(argument.arg == name for argument in function.args.args):
-        return True
-    blocks = [function.body, *(node.body for node in ast.walk(function) if isinstance(node, ast.For))]
-    for block in blocks:
-        inside = next((i for i, top in enumerate(block) if statement in ast.walk(top)), 0)
-        for top in block[:inside]:
-            targets = top.targets if isinstance(top, ast.Assign) else []
-            if any(isinstance(n, ast.Name) and n.id == name for target in targets for n in ast.walk(target)):
-                return True
-    return False
 
 
 # --- Which statements a check runs -----------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ PREMISES = {
     "late-is-harmless": "a notice came late",
     "no-crash": "a call was made",
 }
-"""What is counted for each invariant. One that is missing here counts every check."""
+"""What is counted for each invariant; proofs have their own, `sweep.WITNESSES`. One missing here counts every check."""
 
 
 class Tally:

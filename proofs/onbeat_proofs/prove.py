@@ -19,7 +19,7 @@ from onbeat_proofs.recipe import to_scenario
 from onbeat_proofs.runs import replay_runs
 from onbeat_proofs.scenario import dump
 from onbeat_proofs.states import Shape
-from onbeat_proofs.sweep import DEEP, PREMISES, QUICK, Refutation, Sweep, sweep
+from onbeat_proofs.sweep import DEEP, QUICK, WITNESSES, Refutation, Sweep, sweep
 from onbeat_proofs.symbolic import where
 from onbeat_proofs.table import step_text
 from onbeat_proofs.theorem import Theorem, Verdict, decide
@@ -167,7 +167,7 @@ def _rows(policy: str, found: dict[Shape, Sweep | str]) -> list[Verdict]:
     queries = sum(part.counters.queries for part in sweeps)
     seconds = sum(part.counters.seconds for part in sweeps)
     rows = []
-    for invariant in PREMISES:
+    for invariant in WITNESSES:
         expected = expected_of_sweep(invariant, policy)
         row = Verdict(f"{invariant}/step", policy, f"for all values: {names}", expected, "proved")
         row.statement = "The real schedule(), from every state of these shapes."

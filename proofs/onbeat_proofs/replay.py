@@ -88,8 +88,8 @@ def replay(scenario: Scenario, factory: Factory = Scheduler, policy: Policy | No
     return play(scenario, Driver(scenario.config, factory, policy=policy))
 
 
-def play(scenario: Scenario, driver: Driver) -> Outcome:
-    """Run one scenario on a driver made for its configuration.
+def play(scenario: Scenario, driver: Driver, *, expects: bool = True) -> Outcome:
+    """Run one scenario on a driver made for its configuration; `expects` False asks for the invariants only.
 
     Raises:
         ScenarioError: as `replay`.
@@ -97,10 +97,11 @@ def play(scenario: Scenario, driver: Driver) -> Outcome:
     outcome = Outcome(scenario, violations=driver.violations, history=driver.history)
     for where, op in flatten(scenario.steps):
         try:
+            driver.require(op)
             driver.apply(op)
             if driver.ended:
                 break
-            if isinstance(op, Schedule | Check) and op.expect is not None and op not in driver.judges:
+            if expects and isinstance(op, Schedule | Check) and op.expect is not None and op not in driver.judges:
                 step = driver.history[-1].step.index if driver.history else None
                 outcome.failures += [Failure(step, where, *mismatch) for mismatch in compare(op.expect, driver)]
         except ScenarioError as error:

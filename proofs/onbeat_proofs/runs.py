@@ -5,6 +5,7 @@ throttle, without it, and without the feature, and holds the answers against eac
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 from onbeat_proofs.branching import branch
@@ -17,6 +18,8 @@ from onbeat_proofs.operations import Add, Op, Scenario, Schedule
 from onbeat_proofs.policies import policy_of, without_hold
 from onbeat_proofs.premises import Tally
 from onbeat_proofs.replay import Outcome, play
+from onbeat_proofs.text import Comparison
+from onbeat_proofs.watchdog import CRASHES, GUARD
 from onbeat_reference.lifecycle import Outputs
 from onbeat_reference.observe import observe
 from onbeat_reference.scheduler import Scheduler
@@ -67,11 +70,17 @@ class Runs(Driver):
         if self.ended:
             return
         self.tally.met["no-crash"] += 1
+        if op == AT_REST:
+            self._require_rest()  # by operations of its own, each watched
+        else:
+            self.trail = (op, self.trail)
+        with self._watched():
+            self._apply(op)
+
+    def _apply(self, op: Op) -> None:
         asked = self.compares and (self.most is None or len(self.history) < self.most)
         if isinstance(op, Schedule) and asked and self.in_flight < self.config.async_depth:
-            self.compare(op.throttle is None, op.budget)
-        elif op == AT_REST:
-            self._require_rest()
+            self._compare_runs(op.throttle is None, op.budget)
         refused = len(self.refused)
         super().apply(op)
         if len(self.refused) > refused and isinstance(op, Add):
@@ -91,31 +100,43 @@ class Runs(Driver):
             by_clock: the clock chooses the flag of the next step.
             budget: most tokens of that step, if fewer than configured.
         """
+        with self._watched(Schedule(None if by_clock else True)):
+            self._compare_runs(by_clock, budget)
+
+    def _watched(self, about_to: Op | None = None) -> AbstractContextManager[None]:
+        """Watch what follows, if this process watches what it runs."""
+        guard = GUARD.get()
+        if guard is None:
+            return nullcontext()
+        return guard.during(self.config, self.trail if about_to is None else (about_to, self.trail))
+
+    def _compare_runs(self, by_clock: bool, budget: int | None) -> None:
         config = self.config if budget is None else narrowed(self.config, budget)
         before = observe(self.scheduler)
 
-        def attempt(throttle: bool, policy: Policy | None = None) -> Facts:
+        def attempt(throttle: bool, featureless: bool = False) -> Facts:
             scheduler = branch(self.scheduler, {})
             scheduler.config = config
-            if policy is not None:
-                scheduler.policy = policy
+            if featureless:
+                self._without_feature(scheduler)
             step = scheduler.schedule(throttle)
             return Facts(config, before, step, observe(scheduler))
 
         try:
             throttled, unthrottled = attempt(True), attempt(False)
             pairs = dict.fromkeys(_THROTTLED, (throttled, unthrottled))
-            if hasattr(self.scheduler, "policy"):
-                pairs["off-means-off"] = unthrottled, attempt(False, self._off)
+            if hasattr(self.scheduler, "policy") or self.decides_itself:
+                pairs["off-means-off"] = unthrottled, attempt(False, featureless=True)
             on_beat = by_clock and not self._clock.throttle()
             if on_beat:
                 pairs["beat-equals-baseline"] = attempt(self._clock.throttle()), unthrottled
-        except Exception as error:
+        except CRASHES as error:
             self._crash(error)
             return
         now = throttled.step.index
         try:
             matters = self.tally.runs(throttled, unthrottled)
+            self._hold_against_text(throttled, unthrottled)
             for entry, check in RUNS_PREDICATES:
                 pair = pairs.get(entry.id)
                 verdict = check(*pair) if pair is not None else None
@@ -125,6 +146,27 @@ class Runs(Driver):
             self._report("one-place", f"the step speaks of {error.args[0]!r}, which is not live", now)
             return
         self.tally.met["beat-equals-baseline"] += on_beat and matters and self.config.prefill_schedule_interval > 1
+
+    @property
+    def decides_itself(self) -> bool:
+        """The scheduler is of a family that has its policy built in."""
+        return hasattr(self.scheduler, "flip_flag")
+
+    def _without_feature(self, scheduler: Any) -> None:
+        """Take the throttle away from a scheduler, as far as its family allows."""
+        if hasattr(scheduler, "policy"):
+            scheduler.policy = self._off
+        else:
+            scheduler.flip_flag()
+
+    def _hold_against_text(self, throttled: Facts, unthrottled: Facts) -> None:
+        """Ask a scheduler that decides by itself whether it keeps the text; the reference is given its policy."""
+        if not self.decides_itself:
+            return
+        comparison = Comparison(self.policy, throttled, unthrottled, self.scheduler.chunks)
+        for id, message in comparison.strays():
+            self._report(id, message, throttled.step.index)
+        self.tally.met.update(comparison.met())
 
     # --- What is counted -----------------------------------------------------------------------------------------
 
@@ -156,6 +198,7 @@ def replay_runs(
     *,
     tally: Tally | None = None,
     most: int | None = None,
+    expects: bool = True,
 ) -> Outcome:
     """Run one scenario as `replay` does, and compare two runs before its steps.
 
@@ -165,6 +208,7 @@ def replay_runs(
         policy: by default the one that the scenario's configuration names, relative to its file.
         tally: counts the premises met.
         most: compare before so many steps, then no more; None: before all.
+        expects: False asks for the invariants only, not for what the scenario expects.
 
     Raises:
         ScenarioError: an operation or expectation is impossible whatever the scheduler does.
@@ -173,7 +217,7 @@ def replay_runs(
     """
     if policy is None:
         policy = policy_of(scenario.config.policy, scenario.origin.parent if scenario.origin else None)()
-    return play(scenario, Runs(scenario.config, factory, policy=policy, tally=tally, most=most))
+    return play(scenario, Runs(scenario.config, factory, policy=policy, tally=tally, most=most), expects=expects)
 
 
 def compares(scenario: Scenario) -> bool:

@@ -14,15 +14,14 @@ from typing import Any
 from onbeat_proofs.clients import Factory
 from onbeat_proofs.drain import AT_REST
 from onbeat_proofs.fingerprint import fingerprint_for
-from onbeat_proofs.operations import Op, Scenario, Schedule
+from onbeat_proofs.operations import Scenario, Schedule
 from onbeat_proofs.premises import Tally
 from onbeat_proofs.runs import Runs
 from onbeat_proofs.scopes import Scope
+from onbeat_proofs.watchdog import Trail, operations
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
 
-Path = tuple[Op, "Path"] | tuple[()]
-"""Operations, the latest first."""
 Report = Callable[[Violation, Scenario], object]
 
 
@@ -84,7 +83,7 @@ class Exploration:
         self.tally = tally if tally is not None else Tally()
         root = Runs(scope.config, factory, policy=policy, tally=self.tally, compares=False)
         self._by_clock = scope.config.prefill_schedule_interval > 1
-        self._frontier: list[tuple[int, Runs, Path]] = [(0, root, ())]
+        self._frontier: list[tuple[int, Runs, Trail]] = [(0, root, ())]
         self._fingerprint = fingerprint_for(root, scope.late)
         self._seen: dict[bytes, int] = {self._fingerprint(root): 0}
         self._children: list[array[int]] = []
@@ -112,7 +111,7 @@ class Exploration:
         self.explored.steps += self.tally.steps + 3 * self.tally.pairs - steps
         self.explored.seconds += perf_counter() - began
 
-    def _expand(self, index: int, driver: Runs, path: Path, last: bool) -> None:
+    def _expand(self, index: int, driver: Runs, path: Trail, last: bool) -> None:
         """Try every letter in one state."""
         before = len(driver.violations)
         if driver.in_flight < driver.config.async_depth:
@@ -121,7 +120,7 @@ class Exploration:
         children = array("q")
         for letter in self.scope.letters:
             op = None if driver.ended else letter(driver)
-            if op is None:
+            if op is None or not driver.can(op):
                 continue
             child = driver.fork()
             known = len(child.violations)
@@ -133,7 +132,7 @@ class Exploration:
         self._children.append(children)
         self.explored.states += 1
 
-    def _keep(self, child: Runs, path: Path) -> int:
+    def _keep(self, child: Runs, path: Trail) -> int:
         """Put a state on the next level unless it was seen before; return its number."""
         key = self._fingerprint(child)
         index = self._seen.get(key)
@@ -142,7 +141,7 @@ class Exploration:
             self._frontier.append((index, child, path))
         return index
 
-    def _show(self, driver: Runs, known: int, path: Path) -> None:
+    def _show(self, driver: Runs, known: int, path: Trail) -> None:
         for violation in driver.violations[known:]:
             self.report(violation, scenario(self.scope, path, violation))
 
@@ -155,7 +154,7 @@ class Exploration:
         self._weights = weights
         self.explored.sequences = weights.total()
 
-    def _drain(self, states: list[tuple[int, Runs, Path]], most: int) -> None:
+    def _drain(self, states: list[tuple[int, Runs, Trail]], most: int) -> None:
         """Bring some states to rest; who cannot finish is stuck."""
         for _, state, path in states[:: max(1, -(-len(states) // most))] if most else ():
             if state.ended or self.enough():
@@ -170,15 +169,11 @@ class Exploration:
 _DONE: Any = None
 
 
-def scenario(scope: Scope, path: Path, violation: Violation) -> Scenario:
+def scenario(scope: Scope, path: Trail, violation: Violation) -> Scenario:
     """Return a path of the search as a scenario."""
-    ops: list[Op] = []
-    while path:
-        op, path = path
-        ops.append(op)
     return Scenario(
         name=f"{violation.invariant}, found in the scope {scope.name}",
         invariants=(violation.invariant,),
         config=scope.config,
-        steps=tuple(reversed(ops)),
+        steps=tuple(operations(path)),
     )

@@ -8,7 +8,7 @@ none of them helps.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 from onbeat_proofs.operations import Add, Check, Op, Repeat, Scenario, Schedule, flatten
@@ -28,18 +28,19 @@ _NUMBERS = tuple(name for name in CONFIG_KEYS if type(getattr(Config(), name)) i
 _NAMES = "abcdefghijklmnopqrstuvwxyz"
 
 
-def shrink(scenario: Scenario, still_fails: Fails, seconds: float = 5.0) -> Scenario:
+def shrink(scenario: Scenario, still_fails: Fails, seconds: float = 5.0, plain: Config | None = None) -> Scenario:
     """Return a scenario to which no single change can be made that keeps it failing.
 
     Args:
         scenario: one that fails.
         still_fails: says whether a scenario fails in the same way. One that raises an `OnbeatError` does not.
+        plain: the configuration that says least; by default the one with all defaults.
         seconds: after so long the smallest scenario so far is returned; it fails too.
 
     Raises:
         ValueError: `scenario` does not fail.
     """
-    search = _Shrinking(scenario, still_fails, perf_counter() + seconds)
+    search = _Shrinking(scenario, still_fails, process_time() + seconds, plain or Config())
     if not search.fails(scenario):
         raise ValueError(f"{scenario.name}: it does not fail, so it cannot be made smaller")
     search.run()
@@ -51,8 +52,9 @@ class _Late(Exception):
 
 
 class _Shrinking:
-    def __init__(self, scenario: Scenario, still_fails: Fails, deadline: float) -> None:
+    def __init__(self, scenario: Scenario, still_fails: Fails, deadline: float, plain: Config) -> None:
         self.best = scenario
+        self.plain = plain
         self.still_fails = still_fails
         self.deadline = deadline
         self.tried: set[str] = set()
@@ -77,7 +79,7 @@ class _Shrinking:
         key = repr((candidate.config, candidate.steps))
         if key in self.tried:
             return False
-        if perf_counter() > self.deadline:
+        if process_time() > self.deadline:
             raise _Late
         self.tried.add(key)
         if candidate == self.best or not self.fails(candidate):
@@ -146,7 +148,7 @@ class _Shrinking:
         """Give the configuration its defaults back, and make small what cannot have them."""
         changed = False
         for name in CONFIG_KEYS:
-            default = getattr(Config(), name)
+            default = getattr(self.plain, name)
             if name != "policy" and getattr(self.best.config, name) != default:
                 if self.configure(name, default):
                     changed = True

@@ -86,7 +86,7 @@ def _resumed(facts: Facts) -> bool:
     return any(id in facts.step.scheduled for id in facts.step.resumed)
 
 
-PREMISES: dict[str, Callable[[Facts, Facts], bool]] = {
+WITNESSES: dict[str, Callable[[Facts, Facts], bool]] = {
     "decode-never-held": lambda t, u: bool(t.step.held and t.step.scheduled),
     "resume-bypasses": lambda t, u: bool(t.step.held) and _resumed(t),
     "saturation-opens": lambda t, u: bool(t.before.saturated) and bool(t.step.scheduled),
@@ -111,7 +111,10 @@ PREMISES: dict[str, Callable[[Facts, Facts], bool]] = {
     "exactly-once": lambda t, u: bool(u.step.scheduled),
     "load-once": lambda t, u: bool(u.step.loading),
 }
-"""For each invariant, a run in which it says something. Without one the proof would be vacuous."""
+"""For each invariant, whether a throttled step and the unthrottled one make a run in which it says something.
+
+Without one the proof would be vacuous. What tests count, on plain numbers, are the `premises`.
+"""
 
 
 @dataclass(slots=True)
@@ -169,7 +172,7 @@ def sweep(shape: Shape, policy: Policy) -> Sweep:
             found = context.first(partial(check, trio))
             if found is not None:
                 result.refuted[key] = Refutation(str(found.result), smallest(found))
-        for invariant, premise in PREMISES.items():
+        for invariant, premise in WITNESSES.items():
             if invariant not in result.witnessed:
                 met = context.first(partial(_met, premise, trio))
                 if met is not None:
@@ -198,6 +201,6 @@ def _rerun(result: Sweep, policy: Policy) -> None:
             refuted[invariant] = Refutation(verdict, found.model)
     for invariant, model in result.witnessed.items():
         throttled, unthrottled, _ = run_trio(Fixed(model), result.shape, policy)
-        if not PREMISES[invariant](throttled, unthrottled):
+        if not WITNESSES[invariant](throttled, unthrottled):
             raise NotReproduced(f"{invariant} ({result.shape}): the witness {model} does not meet its premise")
     result.refuted = refuted

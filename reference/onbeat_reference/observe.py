@@ -22,10 +22,13 @@ def observe(scheduler: Lifecycle) -> State:
         saturated=scheduler.saturated,
         num_running=len(scheduler.running),
         num_loading=len(scheduler.parked) + len(scheduler.orphans),
-        num_slots=len(scheduler.running)
-        + len(scheduler.parked)
-        + sum(1 for r in scheduler.waiting if r.num_blocks > 0),
+        num_slots=len(scheduler.running) + (_loads(scheduler) if getattr(scheduler, "loads_hold_slots", True) else 0),
         held=scheduler.pool.held(owners),
         held_by_running=scheduler.pool.held(scheduler.running),
         in_flight=len(scheduler.in_flight),
     )
+
+
+def _loads(scheduler: Lifecycle) -> int:
+    """Count those that wait for a load, or have had one and wait to run."""
+    return len(scheduler.parked) + sum(1 for r in scheduler.waiting if r.num_blocks > 0)

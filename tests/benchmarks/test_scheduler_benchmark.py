@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import _vllm_peer, scheduler
+from benchmarks import _measure, _vllm_peer, scheduler
+from benchmarks._measure import Search
 
 TINY = ["--quick", "--decodes=1,3", "--rounds=1", "--steps=8", "--warmup=1"]
 
@@ -65,7 +66,7 @@ def test_it_runs_without_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_vllm_gets_the_same_shape(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "measure_search", lambda operations: scheduler.Search(1, 1, 1.0))
+    monkeypatch.setattr(scheduler, "measure_search", lambda operations: Search(1, 1, 1.0))
     result = run(tmp_path, f"--vllm-python={stand_in(tmp_path, MEASURES)}")
     assert result["vllm"] == "9.9.9"
     for row in result["rows"]:
@@ -104,4 +105,4 @@ def test_what_cannot_be_measured_is_refused(arguments: list[str]) -> None:
     "name", ["BLOCK_SIZE", "NUM_BLOCKS", "MAX_BATCHED_TOKENS", "MAX_SEQS", "PROMPT_TOKENS", "MAX_MODEL_LEN"]
 )
 def test_both_sides_have_one_shape(name: str) -> None:
-    assert getattr(scheduler, name) == getattr(_vllm_peer, name)
+    assert getattr(_measure, name) == getattr(_vllm_peer, name)

@@ -7,7 +7,7 @@ from onbeat_proofs.recipe import to_scenario
 from onbeat_proofs.runs import violation_in
 from onbeat_proofs.scenario import dump, load_text
 from onbeat_proofs.states import Fixed, Shape, build, take_step
-from onbeat_proofs.sweep import PREMISES, Sweep, sweep
+from onbeat_proofs.sweep import WITNESSES, Sweep, sweep
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.errors import NotReproduced
@@ -35,10 +35,10 @@ def test_premises_are_met(swept: dict[str, Sweep]) -> None:
     assert {"budget", "flag-only-when-open", "full-sequence-fits", "evicted-is-out"} <= set(swept["onbeat"].witnessed)
 
 
-def test_every_premise_belongs_to_an_invariant() -> None:
+def test_every_witness_belongs_to_an_invariant() -> None:
     with_predicates = {id for id, entry in CATALOGUE.items() if entry.state or entry.step or entry.runs}
     # A beat is an unthrottled step, by the theorem about phase 0.
-    assert set(PREMISES) == with_predicates - {"beat-equals-baseline"}
+    assert set(WITNESSES) == with_predicates - {"beat-equals-baseline"}
 
 
 @pytest.mark.parametrize("policy", ["pr44558", "local-work"])

@@ -11,8 +11,9 @@ import pytest
 from z3 import z3core
 
 from onbeat_proofs import symbolic
+from onbeat_proofs.paths import Path
 from onbeat_proofs.solver import Counters
-from onbeat_proofs.symbolic import Context, Path, explore, frontier, smallest, where
+from onbeat_proofs.symbolic import Context, explore, frontier, smallest, where
 from onbeat_proofs.terms import Bool, Int, Model
 from onbeat_spec.errors import NotReproduced, NotSymbolic, Undecided
 

@@ -3,12 +3,14 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from onbeat_reference import BlockPool, Outputs, Request, Scheduler
 from onbeat_reference.lifecycle import Lifecycle
 from onbeat_reference.observe import observe
 from onbeat_spec.config import Config
+from onbeat_spec.errors import ProtocolMisuse, RequestRefused
 from onbeat_spec.records import Step
 
 
@@ -137,3 +139,42 @@ def conserved(pool: BlockPool, owners: Iterable[Request]) -> None:
 def unconfirmed(scheduler: Scheduler, request: Request) -> bool:
     """Whether the outcome of a load within the step that admitted the request is not known yet."""
     return any(request in flight.loads for flight in scheduler.in_flight)
+
+
+def refusal(made: Scheduler, asked: Request) -> str:
+    """Why a request is refused; nothing of it may be kept."""
+    before = photo(made)
+    with pytest.raises(RequestRefused) as refused:
+        made.add_request(asked)
+    assert photo(made) == before
+    return str(refused.value)
+
+
+def misuse(made: Scheduler, *arguments: Any) -> str:
+    """Why an update is refused; nothing may have changed."""
+    before = photo(made)
+    with pytest.raises(ProtocolMisuse) as refused:
+        made.update(*arguments)
+    assert photo(made) == before
+    return str(refused.value)
+
+
+def owners(made: Scheduler) -> list[Request]:
+    return [*made.running, *made.waiting, *made.parked, *made.orphans]
+
+
+def at_rest(made: Scheduler) -> bool:
+    """Nobody is there, and every block is back."""
+    pool = made.pool
+    assert isinstance(pool, BlockPool)
+    conserved(pool, owners(made))
+    return not made.has_unfinished_requests() and (pool.free, pool.promised) == (pool.num_blocks, 0)
+
+
+def parked(prompt: int = 12, remote: int = 8, **config: Any) -> tuple[Scheduler, Request]:
+    """A scheduler that loads for one request."""
+    r = request("r", prompt, remote=remote)
+    made = scheduler(r, **config)
+    step = turn(made)
+    assert (step.loading, step.scheduled, step.admitted) == (["r"], {}, [])
+    return made, r

@@ -5,14 +5,16 @@ held is found by asking a copy for the step without the throttle.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Iterator, NamedTuple
+from typing import Any, NamedTuple
 
 from onbeat_proofs.branching import branch
-from onbeat_proofs.operations import Ineligible, Op
+from onbeat_proofs.operations import Ineligible, Op, RemoteDone, RemoteFailed, ResetPrefixCache
 from onbeat_proofs.vllm import library
+from onbeat_proofs.vllm.shape import shape
 from onbeat_reference.lifecycle import Outputs, PauseMode
+from onbeat_reference.observe_vllm import block_ids, place_of, waiting_requests
 from onbeat_reference.request import FinishReason, Request
 from onbeat_spec.config import Config
 from onbeat_spec.errors import RequestRefused
@@ -21,7 +23,6 @@ from onbeat_spec.records import Eviction, Place, Step
 
 FLAG = "prefill_capacity_bound"
 """vLLM's name of the saturation flag."""
-_MANY = 1 << 30
 
 
 class Unwritten(int):
@@ -52,7 +53,7 @@ class Pool:
 
     def table(self, id: str) -> list[int]:
         """Return the block ids of a request."""
-        return list(self._scheduler.kv_cache_manager.get_block_ids(id)[0])
+        return list(block_ids(self._scheduler, id)[0])
 
     def held(self, requests: Sequence[Request]) -> int:
         """Count the distinct blocks that requests hold, and those whose return waits for a step in flight."""
@@ -67,20 +68,24 @@ class VllmScheduler:
     Args:
         cls: its class.
         config: sizes and modes. What vLLM does not have (a hard bound of holds, a deadline for loads) is left out.
-        store: attach a remote KV store.
     """
 
-    unsupported: ClassVar[frozenset[type[Op]]] = frozenset({Ineligible})
+    loads_hold_slots = False
 
-    def __init__(self, cls: Any, config: Config, *, store: bool = True) -> None:
-        asynchronous = is_asynchronous(cls)
-        # As without vLLM: the last token of a request needs no block.
-        self.max_model_len = min(config.max_model_len, config.capacity + 1)
-        settings = library.vllm_config(
-            config, asynchronous=asynchronous, max_model_len=self.max_model_len, store=store
+    def __init__(self, cls: Any, config: Config) -> None:
+        # As with the reference, the last token of a request needs no block.
+        self.max_model_len = config.longest_request
+        self.real = library.harness().make_scheduler(
+            cls,
+            block_size=config.block_size,
+            num_blocks=config.num_blocks,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=self.max_model_len,
+            policy=config.scheduling,
+            enable_prefix_caching=config.enable_prefix_caching,
+            long_prefill_token_threshold=config.long_prefill_token_threshold,
         )
-        library.share_constants()
-        self.real = library.make_scheduler(cls, settings)
         self.config = config
         self.pool = Pool(self.real)
         self.requests: dict[str, Request] = {}
@@ -89,6 +94,8 @@ class VllmScheduler:
         self.waiting: list[Request] = []
         self.parked: list[Request] = []
         self.in_flight: deque[Flight] = deque()
+        self.chunks: set[str] = set()
+        """Running requests that vLLM counts as prefills: also with one token of their prompt left."""
         self.paused: PauseMode | None = None
         self.num_steps = 0
         self._arrivals = 0
@@ -109,14 +116,16 @@ class VllmScheduler:
         if request.id in self.real.requests:
             raise RequestRefused(f"{request.id} is live; use another id")
         if not 0 < request.num_prompt < self.max_model_len or request.max_tokens < 1:
-            raise RequestRefused(f"{request.id} has {request.num_prompt} prompt tokens; {self.max_model_len} is too many")
+            raise RequestRefused(
+                f"{request.id} has {request.num_prompt} prompt tokens; it must have 1 to {self.max_model_len - 1}"
+            )
         request.limit = min(request.limit, self.max_model_len)
         request.arrival = self._arrivals
         self._arrivals += 1
         if request.remote_tokens and self.real.connector is not None:
             self.real.connector.offers[request.id] = request.remote_tokens, not request.sync_load
         self.real.add_request(
-            library.make_request(
+            library.harness().make_request(
                 request.id,
                 list(request.tokens),
                 request.limit - request.num_prompt,
@@ -151,10 +160,7 @@ class VllmScheduler:
 
     def _transfer(self, request: Request, invalid: set[int]) -> None:
         """Hand a notice over as vLLM's worker does: with the outputs of a step, here an empty one."""
-        outputs = library.part("v1.outputs")
-        transfer = outputs.KVConnectorOutput(finished_recving={request.id}, invalid_block_ids=invalid)
-        empty = library.part("v1.core.sched.output").SchedulerOutput.make_empty()
-        self.real.update_from_output(empty, library.runner_output({}, transfer))
+        library.harness().report_load(self.real, request.id, invalid)
         self._look()
 
     def has_unfinished_requests(self) -> bool:
@@ -230,7 +236,7 @@ class VllmScheduler:
         step.hold = throttle and not step.wrote_flag and step.open and not step.evictions
         step.saturated = self.saturated
         sampling = tuple(self.requests[id] for id in step.scheduled if id in work and step.scheduled[id] >= work[id])
-        if not self._placeholders:
+        if not self._counts_placeholders:
             for request in sampling:
                 request.num_placeholders += 1 + step.drafts.get(request.id, 0)
         loads = {self.requests[id]: self.requests[id].external for id in step.admitted if self.requests[id].sync_load}
@@ -275,9 +281,9 @@ class VllmScheduler:
             self.real.max_num_scheduled_tokens = usual
 
     @property
-    def _placeholders(self) -> bool:
+    def _counts_placeholders(self) -> bool:
         """The real scheduler counts the tokens that steps in flight will sample."""
-        return is_asynchronous(type(self.real))
+        return library.is_asynchronous(type(self.real))
 
     def update(
         self, step: Step, sampled: Mapping[str, Sequence[int]], drafts: Mapping[str, int] | None = None
@@ -290,9 +296,9 @@ class VllmScheduler:
             drafts: how many draft tokens are proposed for the next step of each request.
         """
         flight = self.in_flight.popleft()
-        before = {id: request for id, request in self.requests.items()}
+        before = self.requests.copy()
         rows = {id: list(sampled.get(id, ())) for id in flight.output.num_scheduled_tokens}
-        results = self.real.update_from_output(flight.output, library.runner_output(rows))
+        results = self.real.update_from_output(flight.output, library.harness().runner_output(rows))
         tokens: dict[str, Sequence[int]] = {}
         finished: list[Request] = []
         for results_of_client in results.values():
@@ -303,10 +309,10 @@ class VllmScheduler:
                     request = before[result.request_id]
                     request.finish_reason = _reason(result.finish_reason)
                     finished.append(request)
-        if not self._placeholders:
+        if not self._counts_placeholders:
             for request in flight.sampling:
                 request.num_placeholders = 0
-        if drafts and not self._placeholders:
+        if drafts and not self._counts_placeholders:
             proposals = library.part("v1.outputs").DraftTokenIds(
                 list(drafts), [[0] * count for count in drafts.values()]
             )
@@ -319,61 +325,71 @@ class VllmScheduler:
     def _look(self) -> None:
         """Read everything off the real scheduler again."""
         real = self.real
-        statuses = library.part("v1.request").RequestStatus
-        for id in [id for id, request in self.requests.items() if not _live(real.requests.get(id), statuses)]:
+        for id in [id for id in self.requests if not self._is_live(id)]:
             request = self.requests.pop(id)
             request.place = Place.FINISHED
             if id in real.requests:
                 self.orphans.append(request)
         self.orphans = [request for request in self.orphans if request.id in real.requests]
-        taken = real.connector.taken if real.connector is not None else {}
-        offers = real.connector.offers if real.connector is not None else {}
+        self.chunks = {found.request_id for found in real.running if found.is_prefill_chunk}
+        offers, taken = ({}, {}) if real.connector is None else (real.connector.offers, real.connector.taken)
         for id, request in self.requests.items():
             found = real.requests[id]
-            loading = found.status == statuses.WAITING_FOR_REMOTE_KVS and id not in real.finished_recving_kv_req_ids
-            running = found.status == statuses.RUNNING
-            request.place = Place.RUNNING if running else Place.PARKED if loading else Place.WAITING
+            request.place, ready = place_of(real, found)
+            request.eligible_at = 0 if ready or request.place is Place.PARKED else self.num_steps + 1
             request.num_tokens = found.num_tokens
             request.num_computed = found.num_computed_tokens
             request.num_blocks = len(self.pool.table(id))
             request.num_drafts = len(found.spec_token_ids)
             request.num_preemptions = found.num_preemptions
-            if self._placeholders:
+            if self._counts_placeholders:
                 request.num_placeholders = found.num_output_placeholders
-            elif not running:
+            elif request.place is not Place.RUNNING:
                 request.num_placeholders = 0
             request.remote_tokens = offers.get(id, (0, False))[0]
-            request.external = taken.get(id, 0) if request.num_blocks else 0
             if not request.num_blocks:
                 taken.pop(id, None)
-            request.reserved = 0
-            if request.num_blocks and not (running and is_decode(local_work(request))):
-                request.reserved = max(0, -(-request.num_tokens // self.config.block_size) - request.num_blocks)
+            request.external = taken.get(id, 0)
+            request.reserved = self._owed(request)
         self.pool.promised = sum(request.reserved for request in self.requests.values())
         for request in self.orphans:
             request.num_blocks = len(self.pool.table(request.id))
         self.running = self._of(real.running)
-        queued = self._of(found for queue in _queues(real) for found in queue)
+        queued = self._of(waiting_requests(real))
         self.waiting = [request for request in queued if request.place is not Place.PARKED]
         self.parked = [request for request in queued if request.place is Place.PARKED]
 
-    def _of(self, found: Any) -> list[Request]:
+    def _is_live(self, id: str) -> bool:
+        found = self.real.requests.get(id)
+        return found is not None and place_of(self.real, found)[0] is not Place.FINISHED
+
+    def _owed(self, request: Request) -> int:
+        """Blocks that a request that was let in still needs for all it knows; a decode grows as it may."""
+        if not request.num_blocks or (request.place is Place.RUNNING and request.id not in self.chunks):
+            return 0
+        return max(0, -(-request.num_tokens // self.config.block_size) - request.num_blocks)
+
+    def _of(self, found: Iterable[Any]) -> list[Request]:
         return [self.requests[item.request_id] for item in found if item.request_id in self.requests]
 
+    # --- For those who drive it --------------------------------------------------------------------------------------
 
-def is_asynchronous(cls: Any) -> bool:
-    """Whether a class schedules steps ahead of their outputs: it derives from vLLM's `AsyncScheduler`."""
-    return issubclass(cls, library.part("v1.core.sched.async_scheduler").AsyncScheduler)
+    def shape(self, names: Mapping[str, int]) -> tuple[Any, ...]:
+        """Return what the future depends on, requests named by numbers; see `onbeat_proofs.vllm.shape`."""
+        return shape(self, names)
 
-
-def _live(found: Any, statuses: Any) -> bool:
-    return found is not None and not statuses.is_finished(found.status)
-
-
-def _queues(real: Any) -> list[Any]:
-    """The queues of waiting requests, in the order in which a scan drains them."""
-    names = ("kv_holding_waiting", "skipped_waiting", "waiting")
-    return [getattr(real, name) for name in names if hasattr(real, name)]
+    def cannot(self, op: Op) -> str | None:
+        """Return why an operation means nothing to vLLM's schedulers; None: it does."""
+        if isinstance(op, Ineligible):
+            return "no request can be told to sit steps out"
+        if isinstance(op, RemoteFailed) and any(request.id == op.id for request in self.orphans):
+            return "a connector reports an orphan's load as ended, whatever came of it"
+        if isinstance(op, RemoteDone | RemoteFailed):
+            loading = any(request.id == op.id for request in (*self.parked, *self.orphans))
+            return None if loading else "a connector reports only loads in flight"
+        if isinstance(op, ResetPrefixCache) and (self.in_flight or self.parked or self.orphans):
+            return "what is in flight is dropped on purpose, and a load in flight makes it refuse"
+        return None
 
 
 def _reason(finish_reason: Any) -> FinishReason:

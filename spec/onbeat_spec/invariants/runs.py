@@ -1,8 +1,8 @@
 """Predicates over two runs from one state: the step as it was, and the step without the throttle."""
 
 from onbeat_spec.catalogue import Verdict, predicate
-from onbeat_spec.invariants.words import decodes
-from onbeat_spec.policy import is_decode
+from onbeat_spec.invariants.words import called, decodes
+from onbeat_spec.policy import is_decode, local_work
 from onbeat_spec.records import Facts
 
 
@@ -34,7 +34,9 @@ def resume_bypasses(throttled: Facts, unthrottled: Facts) -> Verdict:
     for id in throttled.before.waiting:
         ready = throttled.before.requests[id].external > 0
         if ready and id in unthrottled.step.scheduled and id not in throttled.step.scheduled:
-            return f"remote resume {id} got no tokens, and {unthrottled.step.scheduled[id]} without the throttle"
+            work = local_work(throttled.before.requests[id])
+            left = "one token" if is_decode(work) else "more than one token"
+            return f"remote resume {id} with {left} of local work got nothing; without the throttle it got tokens"
     return None
 
 
@@ -46,7 +48,8 @@ def one_token_passes(throttled: Facts, unthrottled: Facts) -> Verdict:
             after = unthrottled.after.requests[id]
             at_hand = after.num_computed - unthrottled.step.scheduled[id]
             if is_decode(after.num_tokens - at_hand):
-                return f"{id} has one token of local work and got none; without the throttle it got it"
+                who = called(throttled.before.requests[id])
+                return f"{who} has one token of local work and got none; without the throttle it got it"
     return None
 
 
@@ -79,9 +82,13 @@ def beat_equals_baseline(beat: Facts, unthrottled: Facts) -> Verdict:
 @predicate("no-empty-step", "runs")
 def no_empty_step(throttled: Facts, unthrottled: Facts) -> Verdict:
     """If the unthrottled step has tokens, so has the throttled one."""
-    if unthrottled.step.scheduled and not throttled.step.scheduled:
-        return f"nothing scheduled, and {unthrottled.step.scheduled} without the throttle"
-    return None
+    if not unthrottled.step.scheduled or throttled.step.scheduled:
+        return None
+    state, evictions = throttled.before, throttled.step.evictions
+    why = f"{evictions[0].victim} preempted itself" if evictions else "no running decode can run"
+    if not evictions and any(True for _ in decodes(state, throttled.step.index)):
+        why = "the decodes got nothing"
+    return f"nothing scheduled ({why}); without the throttle {unthrottled.step.scheduled}"
 
 
 @predicate("throttle-never-evicts", "runs")

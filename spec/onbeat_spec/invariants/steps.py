@@ -1,7 +1,7 @@
 """Predicates over one step."""
 
 from onbeat_spec.catalogue import Verdict, predicate
-from onbeat_spec.invariants.words import better, decodes
+from onbeat_spec.invariants.words import better, called, decodes
 from onbeat_spec.policy import is_decode, local_work
 from onbeat_spec.records import Facts, Place, View
 
@@ -43,8 +43,9 @@ def no_resume_among_held(facts: Facts) -> Verdict:
 def nothing_short_among_held(facts: Facts) -> Verdict:
     """Nobody with at most one token of local work is passed over by a hold."""
     for id in facts.step.held:
-        if is_decode(local_work(facts.before.requests[id])):
-            return f"{id} was held with at most one token of local work"
+        request = facts.before.requests[id]
+        if is_decode(local_work(request)):
+            return f"{called(request)} was held with at most one token of local work"
     return None
 
 
@@ -94,9 +95,15 @@ def flag_means_backlog(facts: Facts) -> Verdict:
     if not offered and not step.wrote_flag:
         return None
     left = [id for id in after.waiting if after.requests[id].eligible_at <= step.index] if offered else []
-    if bool(left) != bool(after.saturated):
-        return f"the flag is {bool(after.saturated)} and the admissible work left is {left or 'none'}"
-    return None
+    if bool(left) == bool(after.saturated):
+        return None
+    if left:
+        return (
+            f"the flag is False and the admissible work left is {', '.join(called(after.requests[id]) for id in left)}"
+        )
+    why = "" if step.open else "; admission is paused"
+    loading = f"; {', '.join(after.parked)} loading" if after.parked else ""
+    return f"the flag is True and the admissible work left is none{why}{loading}"
 
 
 @predicate("order-kept", "step")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from onbeat_spec.config import Config
 from onbeat_spec.policy import is_decode, local_work, runnable
-from onbeat_spec.records import State, View
+from onbeat_spec.records import Place, State, View
 
 
 def decodes(state: State, now: int) -> Iterator[View]:
@@ -13,6 +13,13 @@ def decodes(state: State, now: int) -> Iterator[View]:
         request = state.requests[id]
         if is_decode(local_work(request)) and runnable(request, now):
             yield request
+
+
+def called(request: View) -> str:
+    """Name a request in a message, with what it is."""
+    if request.place is Place.RUNNING:
+        return f"{'decode' if is_decode(local_work(request)) else 'chunk'} {request.id}"
+    return f"remote resume {request.id}" if request.external > 0 else f"{request.place.value} {request.id}"
 
 
 def better(config: Config, one: View, other: View) -> bool:

@@ -1,0 +1,68 @@
+"""What the audit has to know about vLLM's family of schedulers."""
+
+import sys
+from dataclasses import replace
+
+from onbeat_proofs.clients import Factory
+from onbeat_proofs.operations import Add, Ineligible, RemoteFailed, Scenario, flatten
+from onbeat_proofs.signature import Misfit
+from onbeat_proofs.vllm import library
+from onbeat_proofs.vllm.facade import VllmScheduler
+from onbeat_proofs.vllm.texts import text_of
+from onbeat_spec.config import Config
+from onbeat_spec.policy import Policy
+
+FEW_BLOCKS = 64
+INTERFACE = "vllm.v1.core.sched.interface", "SchedulerInterface"
+
+
+class VllmAdapter:
+    """Subclasses of vLLM's `SchedulerInterface`, from 0.24.0 to 0.33.0."""
+
+    decides_itself = True
+
+    def knows(self, cls: type) -> bool:
+        return any((base.__module__, base.__name__) == INTERFACE for base in cls.__mro__)
+
+    def factory(self, cls: type) -> Factory:
+        def make(config: Config, policy: Policy) -> VllmScheduler:
+            return VllmScheduler(cls, config)
+
+        make.__name__ = cls.__name__
+        return make
+
+    def policy(self, cls: type) -> Policy:
+        return text_of(cls)()
+
+    def environment(self) -> dict[str, str]:
+        return {"vllm": library.full_version(), "python": ".".join(map(str, sys.version_info[:3]))}
+
+    def misfits(self, cls: type) -> list[Misfit]:
+        library.version()
+        return []
+
+    def probe(self, factory: Factory, policy: Policy) -> Misfit | None:
+        return None
+
+    def config(self, cls: type, config: Config) -> Config:
+        """Leave out what vLLM has not: a bound of holds, a deadline for loads, drafts with steps ahead of outputs."""
+        config = replace(config, remote_load_timeout=0, max_hold_steps=max(64, config.prefill_schedule_interval))
+        if library.is_asynchronous(cls):
+            return replace(config, num_draft_tokens=0)
+        return replace(config, async_depth=1)
+
+    def prepare(self, cls: type, scenario: Scenario) -> Scenario | None:
+        """Return a scenario with no more blocks than it needs: every one of them is copied with every copy."""
+        config = scenario.config
+        if config.remote_load_timeout or config.async_depth > (2 if library.is_asynchronous(cls) else 1):
+            return None
+        if config.num_draft_tokens and library.is_asynchronous(cls):
+            return None
+        ops = [op for _, op in flatten(scenario.steps)]
+        within = {op.id for op in ops if isinstance(op, Add) and op.remote_tokens and op.remote_mode == "sync"}
+        if any(isinstance(op, Ineligible) or (isinstance(op, RemoteFailed) and op.id in within) for op in ops):
+            return None
+        size = config.block_size
+        most = sum(-(-(op.prompt + op.max_tokens) // size) for op in ops if isinstance(op, Add)) + 1
+        config = replace(config, num_blocks=min(config.num_blocks, max(most, FEW_BLOCKS)))
+        return replace(scenario, config=self.config(cls, config))
