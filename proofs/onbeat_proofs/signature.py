@@ -114,7 +114,7 @@ def compare(cls: type, base: type, name: str, fatal: bool, renamed: bool = True)
         yield Misfit(where, "is a coroutine function; its callers do not await it", fatal)
     else:
         taken, given = bound(found), bound(expected)
-        reason = _cannot_take(taken, given, _in_place)
+        reason = refused(taken, given)
         by_name = None if reason else _cannot_take(taken, given, _by_name)
         if renamed:
             reason, by_name = reason or by_name, None
@@ -154,6 +154,11 @@ def bound(value: Any) -> inspect.Signature | None:
     if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
     return signature.replace(parameters=parameters)
+
+
+def refused(found: inspect.Signature | None, expected: inspect.Signature | None) -> str | None:
+    """Return why a call in place that `expected` takes cannot be made on `found`; None: all can, or it is not known."""
+    return _cannot_take(found, expected, _in_place)
 
 
 def _cannot_take(found: inspect.Signature | None, expected: inspect.Signature | None, calls: _Calls) -> str | None:

@@ -40,7 +40,7 @@ class _Target(NamedTuple):
 
 def call_misfits(cls: type) -> Iterator[Misfit]:
     """Yield own methods' calls that the installed vLLM does not take, or whose results it does not give."""
-    instance, held = attributes_set(cls), _held(cls)
+    instance, held = attributes_set(cls), held_by(cls)
     for method in (method for part in own_parts(cls) for method in methods_of(part)):
         parents = parents_of(method.tree)
         seen = set[str]()
@@ -87,7 +87,7 @@ def _member(value: Any, unbound: bool = False) -> _Target | None:
     return _Target(value, unbound) if inspect.isfunction(plain(value)) else None
 
 
-def _held(cls: type) -> dict[str, type]:
+def held_by(cls: type) -> dict[str, type]:
     """Return attributes of vLLM's part of the class that always hold an instance of one class, and that class."""
     kinds: dict[str, set[type | None]] = {}
     for method in (method for part in cls.__mro__ if from_vllm(part) for method in methods_of(part)):

@@ -15,6 +15,7 @@ from onbeat_proofs.signature import NOT_COMPARED, Misfit, bound, compare, owner_
 from onbeat_proofs.vllm.calls import call_misfits
 from onbeat_proofs.vllm.copied import LOOPS, copy_misfits
 from onbeat_proofs.vllm.flag import base_calls, flag_misfits
+from onbeat_proofs.vllm.patches import patch_misfits
 from onbeat_proofs.vllm.reads import read_misfits
 from onbeat_proofs.vllm.returns import return_misfits
 from onbeat_proofs.vllm.source import Method, from_vllm, methods_of, module_tree, own_parts, static, tree_of
@@ -52,7 +53,7 @@ def misfits_of_vllm(cls: type) -> list[Misfit]:
             misfits += _taken(cls, base, name)
     for method in (method for part in own_parts(cls) for method in methods_of(part)):
         misfits += _text(method, cls)
-    misfits += [*call_misfits(cls), *read_misfits(cls), *_mode(cls)]
+    misfits += [*call_misfits(cls), *patch_misfits(cls), *read_misfits(cls), *_mode(cls)]
     return list(dict.fromkeys(misfits))
 
 

@@ -28,7 +28,7 @@ class Request:
     "v1/core/__init__.py": "",
     "v1/core/pool.py": """
 class Pool:
-    def find(self, request) -> tuple[list, int, int]:
+    def find(self, request, most=None) -> tuple[list, int, int]:
         return [], 0, 0
 """,
     "v1/core/sched/__init__.py": "",

@@ -367,6 +367,34 @@ def test_calls_that_know_of_versions(fake: Fake, method: str) -> None:
     assert misfits(fake.scheduler(method)) == []
 
 
+OBSERVER = """
+def observe(self):
+    pool = self.pool
+    native = pool.find
+
+    def observed({parameters}):
+        return native(request)
+
+    pool.find = observed
+"""
+
+
+def test_a_replacement_that_is_stale(fake: Fake) -> None:
+    misfit = only(fake.scheduler(OBSERVER.format(parameters="request")))
+    assert misfit.where.endswith(".observe")
+    assert "puts observed in the place of Pool.find: it is called with (request, most): too many" in misfit.message
+
+
+@pytest.mark.parametrize("parameters", ["request, most=None", "request, /, *rest", "request, *rest, log=True", "*all"])
+def test_a_replacement_that_takes_what_it_gets(fake: Fake, parameters: str) -> None:
+    assert misfits(fake.scheduler(OBSERVER.format(parameters=parameters))) == []
+
+
+@pytest.mark.parametrize("parameters", ["request, most, **more", "request, most=None, *, log"])
+def test_a_replacement_that_wants_more(fake: Fake, parameters: str) -> None:
+    assert "missing a required" in only(fake.scheduler(OBSERVER.format(parameters=parameters))).message
+
+
 # --- The engine's mode (B32) -----------------------------------------------------------------------------------------
 
 
