@@ -123,8 +123,8 @@ def lines(report: "AuditReport") -> Iterator[str]:
 def _checks(report: "AuditReport") -> Iterator[str]:
     warnings = sum(misfit.warning for misfit in report.signature)
     misfits = len(report.signature) - warnings
-    told = f"{misfits} misfits" if misfits else "takes every call"
-    yield f"signature  {told}{f', {warnings} warnings' if warnings else ''}"
+    told = _number(misfits, "misfit") if misfits else "takes every call"
+    yield f"signature  {told}{', ' + _number(warnings, 'warning') if warnings else ''}"
     if report.search:
         explored = report.search
         seconds = sum(scope.seconds for scope in explored)
@@ -149,6 +149,10 @@ def _checks(report: "AuditReport") -> Iterator[str]:
             f"workload   {run.requests:,} requests: {run.finished:,} finished, {run.refused:,} refused, "
             f"{run.lost:,} lost; {run.steps:,} steps, {len(run.violations):,} violations, {run.wall_s:.1f} s"
         )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
 
 
 def _extent(scope: "Explored") -> str:

@@ -174,11 +174,11 @@ def test_a_warning_fails_nobody() -> None:
     warning = Misfit("Mine", "class is sync", False, warning=True)
     report = AuditReport("module:Mine", "onbeat", "quick", 0, signature=[warning])
     assert report.exit_code == 0
-    assert "signature  takes every call, 1 warnings" in _lines(report)
+    assert "signature  takes every call, 1 warning" in _lines(report)
     assert "\nWARNING  Mine: class is sync" in _lines(report)
     report.signature.append(Misfit("Mine.schedule", "missing throttle flag", True))
     assert report.exit_code == 1
-    assert "signature  1 misfits, 1 warnings" in _lines(report)
+    assert "signature  1 misfit, 1 warning" in _lines(report)
     assert "\nSIGNATURE  Mine.schedule: missing throttle flag" in _lines(report)
 
 

@@ -87,10 +87,15 @@ def _member(value: Any, unbound: bool = False) -> _Target | None:
     return _Target(value, unbound) if inspect.isfunction(plain(value)) else None
 
 
-def held_by(cls: type) -> dict[str, type]:
-    """Return attributes of vLLM's part of the class that always hold an instance of one class, and that class."""
+def held_by(cls: type, everybody: bool = False) -> dict[str, type]:
+    """Return attributes that always hold an instance of one class, and that class.
+
+    Args:
+        cls: the class.
+        everybody: also those that others than vLLM set.
+    """
     kinds: dict[str, set[type | None]] = {}
-    for method in (method for part in cls.__mro__ if from_vllm(part) for method in methods_of(part)):
+    for method in (m for part in cls.__mro__ if everybody or from_vllm(part) for m in methods_of(part)):
         for node in ast.walk(method.tree):
             if isinstance(node, ast.Assign):
                 made = resolve(node.value.func, method.function) if isinstance(node.value, ast.Call) else None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from onbeat_proofs.signature import NOT_COMPARED, Misfit, bound, compare, owner_of, plain
+from onbeat_proofs.vllm.annotations import callback_misfits, shape_misfits
 from onbeat_proofs.vllm.calls import call_misfits
 from onbeat_proofs.vllm.copied import LOOPS, copy_misfits
 from onbeat_proofs.vllm.flag import base_calls, flag_misfits
@@ -53,7 +54,7 @@ def misfits_of_vllm(cls: type) -> list[Misfit]:
             misfits += _taken(cls, base, name)
     for method in (method for part in own_parts(cls) for method in methods_of(part)):
         misfits += _text(method, cls)
-    misfits += [*call_misfits(cls), *patch_misfits(cls), *read_misfits(cls), *_mode(cls)]
+    misfits += [*call_misfits(cls), *callback_misfits(cls), *patch_misfits(cls), *read_misfits(cls), *_mode(cls)]
     return list(dict.fromkeys(misfits))
 
 
@@ -144,7 +145,7 @@ def _text(method: Method, cls: type) -> Iterator[Misfit]:
         return
     if method.name == "schedule":
         yield from flag_misfits(method, cls.__mro__)
-    yield from return_misfits(method, base)
+    yield from list(return_misfits(method, base)) or shape_misfits(method, base)
     if method.name in LOOPS and not list(base_calls(method, cls.__mro__)):
         yield from copy_misfits(method, base)
 

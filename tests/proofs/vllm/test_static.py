@@ -286,6 +286,40 @@ def test_more_values_than_are_taken(fake: Fake) -> None:
     assert misfit.message == "takes 2 values from self.pool.find(); the installed vLLM's returns 3"
 
 
+@pytest.mark.parametrize(
+    ("promised", "fault"),
+    [
+        ("list[tuple[str, int]]", True),
+        ("'dict[str, int]'", True),
+        ("tuple[list[Request], int]", True),
+        ("list[Request]", False),
+        ("list", False),
+        ("list[object]", False),
+        ("Sequence[Request]", False),
+        ("tuple[Request, ...]", False),
+    ],
+)
+def test_another_result_is_promised(fake: Fake, promised: str, fault: bool) -> None:
+    """An override, and a helper that calls the base's method: upstream once returned pairs here."""
+    override = f"def finish_requests(self, request_ids, finished_status) -> {promised}:\n    return list(request_ids)"
+    names = "from collections.abc import Callable, Sequence\n\n\n"
+    helper = (
+        f"{names}class Hooks:\n"
+        f"    def finish(self, ids, native: Callable[[list], {promised}]):\n        return native(ids)\n"
+        "\n\nclass Mine(AsyncScheduler):\n    def __init__(self, *args, **kwargs):\n"
+        "        super().__init__(*args, **kwargs)\n        self.hooks = Hooks()\n\n"
+        "    def finish_requests(self, request_ids, finished_status):\n"
+        "        return self.hooks.finish(request_ids, super().finish_requests)\n"
+    )
+    body = override.replace("\n", "\n    ")
+    overriding, handing = (
+        misfits(fake.plugin(text)) for text in (f"{names}class Mine(AsyncScheduler):\n    {body}", helper)
+    )
+    assert bool(overriding) is bool(handing) is fault
+    assert not fault or "list[Request]" in overriding[0]
+    assert not fault or "hands super().finish_requests to self.hooks.finish(), which expects of it" in handing[0]
+
+
 # --- Attributes and helpers that are gone (B31) ----------------------------------------------------------------------
 
 
