@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from onbeat_proofs.signature import Misfit
+from onbeat_proofs.vllm.static import misfits_of_vllm
+
 FILES = {
     "__init__.py": '__version__ = "0.33.0"\n',
     "config/__init__.py": "",
@@ -154,7 +157,20 @@ from vllm.v1.core.sched.interface import SchedulerInterface
 from vllm.v1.core.sched.scheduler import Scheduler, remove_all
 from vllm.v1.request import Request
 """
+SCHEDULE = "def schedule(self, throttle_prefills=False):\n    "
+"""How an override of schedule() begins."""
 _numbers = count()
+
+
+def misfits(cls: type) -> list[str]:
+    """What the static audit says of a class."""
+    return [str(misfit) for misfit in misfits_of_vllm(cls)]
+
+
+def only(cls: type) -> Misfit:
+    """The one thing that it says."""
+    (misfit,) = misfits_of_vllm(cls)
+    return misfit
 
 
 class Fake:
