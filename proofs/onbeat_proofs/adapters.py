@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Protocol
 
+from onbeat_proofs.audit_report import Finding
 from onbeat_proofs.clients import Factory
 from onbeat_proofs.operations import Scenario
 from onbeat_proofs.signature import Misfit, misfits_of, probe
@@ -61,6 +62,10 @@ class Adapter(Protocol):
         """Return a scenario as the class can run it; None: it speaks of what the family does not have."""
         ...
 
+    def pytest_file(self, cls: type, finding: Finding) -> str | None:
+        """Return a pytest file that shows a finding without us; None: there is none for this family, or finding."""
+        ...
+
 
 class ReferenceAdapter:
     """Classes with the interface of `onbeat_reference.Scheduler`."""
@@ -90,6 +95,9 @@ class ReferenceAdapter:
 
     def prepare(self, cls: type, scenario: Scenario) -> Scenario | None:
         return scenario
+
+    def pytest_file(self, cls: type, finding: Finding) -> str | None:
+        return None
 
 
 def adapters() -> Sequence[Adapter]:

@@ -31,10 +31,13 @@ from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs
 from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.search import Exploration
 from onbeat_proofs.shrink import shrink
+from onbeat_proofs.source import source_of
 from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.table import step_text
 from onbeat_proofs.targets import where_raised
 from onbeat_proofs.text import STATEMENTS
+from onbeat_proofs.timeline import timeline
+from onbeat_proofs.watchdog import Hang
 from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
 from onbeat_spec.catalogue import CATALOGUE
@@ -119,6 +122,7 @@ def audit(
         name or str(getattr(scheduler, "__name__", scheduler)), text.name if policy == AUTO else policy, budget, seed
     )
     report.environment = adapter.environment()
+    report.source = source_of(scheduler)
     work = _Audit(adapter, cast(type, scheduler), text, report=report, stop_at_first=stop_at_first, progress=progress)
     if isinstance(scheduler, type):
         report.signature += adapter.misfits(scheduler)
@@ -159,10 +163,14 @@ class _Audit:
         self.violations: Counter[str] = Counter()
         self.began, self.began_cpu = perf_counter(), process_time()
         self.deadline = inf
+        self.hangs = 0
         self.tallies = {check: Tally() for check in ("search", "random", "suite")}
 
     @property
     def enough(self) -> bool:
+        """What was asked for is found; or the class hangs, and every further hang would only cost time."""
+        if self.hangs > 1:
+            return True
         if isinstance(self.stop_at_first, bool):
             return self.stop_at_first and bool(self.found)
         return any(id in self.stop_at_first for id, _ in self.found)
@@ -178,6 +186,7 @@ class _Audit:
         def take(violation: Violation, scenario: Scenario) -> None:
             id = violation.invariant
             self.violations[id] += 1
+            self.hangs += violation.message.startswith(Hang.__name__)
             key = id, kind_of(violation.message, scenario)
             if self.report.first_s is None:
                 self.report.first_s = perf_counter() - self.began
@@ -209,6 +218,7 @@ class _Audit:
 
     def add(self, finding: Finding) -> None:
         """Add a finding; one that the same run shows already is named with it."""
+        finding.pytest_file = self.adapter.pytest_file(self.cls, finding)
         for known in self.report.findings:
             if known.scenario.steps == finding.scenario.steps:
                 if known.invariant != finding.invariant and finding.invariant not in known.also:
@@ -320,7 +330,7 @@ class _Audit:
         violation = shown(scenario) or violation
         history = replay_runs(scenario, self.factory, self.policy).history
         table = step_text(window(history, violation.step))
-        return Finding(id, violation.message, violation.step, check, [], scenario, table)
+        return Finding(id, violation.message, violation.step, check, scenario, table, timeline(history))
 
     def drained(self, scenario: Scenario) -> Scenario:
         """Write the draining before the final check out, so that it happens in any replay."""

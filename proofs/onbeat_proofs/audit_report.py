@@ -9,6 +9,7 @@ from onbeat_proofs.operations import Scenario
 from onbeat_proofs.scenario import dump
 from onbeat_proofs.search import Explored
 from onbeat_proofs.signature import Misfit
+from onbeat_proofs.source import Source
 from onbeat_proofs.suite import Suite
 
 Verdict = Literal["holds", "violated", "vacuous", "undecided"]
@@ -38,11 +39,15 @@ class Finding:
     message: str
     step: int
     check: str
-    also: list[str]
-    """What the same run violates besides."""
     scenario: Scenario
     table: str
     """What every request got in every step of the scenario."""
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    """The same as values of JSON, one record for each step; see `onbeat_proofs.timeline`."""
+    also: list[str] = field(default_factory=list)
+    """What the same run violates besides."""
+    pytest_file: str | None = None
+    """The text of a pytest file that shows the same."""
 
     @property
     def shows(self) -> tuple[str, ...]:
@@ -56,8 +61,8 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as values of JSON; the scenario as the text of its file."""
-        plain = {name: getattr(self, name) for name in ("invariant", "also", "step", "message", "check", "table")}
-        return {**plain, "scenario": self.yaml}
+        names = ("invariant", "also", "step", "message", "check", "table", "timeline", "pytest_file")
+        return {**{name: getattr(self, name) for name in names}, "scenario": self.yaml}
 
 
 @dataclass(slots=True)
@@ -79,11 +84,15 @@ class AuditReport:
     workload: Report | None = None
     workload_error: str | None = None
     """Where the class raised while it was driven through the workload."""
+    notes: list[str] = field(default_factory=list)
+    """What else was noticed, and breaks no invariant."""
     first_s: float | None = None
     """When the first violation was found."""
     ended_early: bool = False
     """At the first violation, or before any check: what was not found was not looked for."""
     seconds: float = 0.0
+    source: Source | None = None
+    """Where the class is written; None: not known."""
 
     @property
     def violated(self) -> bool:
@@ -117,9 +126,11 @@ class AuditReport:
             "budget": self.budget,
             "seed": self.seed,
             "environment": self.environment,
+            "source": None if self.source is None else self.source._asdict(),
             "exit_code": self.exit_code,
             "seconds": self.seconds,
             "first_violation_seconds": self.first_s,
+            "notes": self.notes,
             "signature": [misfit._asdict() for misfit in self.signature],
             "invariants": [row._asdict() for row in self.rows],
             "findings": [finding.as_json() for finding in self.findings],

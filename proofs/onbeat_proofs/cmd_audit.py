@@ -1,13 +1,13 @@
 """The verb `onbeat audit`."""
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from onbeat_proofs.reports import outputs
 
 if TYPE_CHECKING:
     from onbeat_proofs.audit import Progress
@@ -35,7 +35,7 @@ MOST = 5
     help="Seconds, a minute, or several minutes.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the random histories.")
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
+@outputs.options
 @click.option(
     "--workload",
     metavar="FILE|builtin",
@@ -48,15 +48,19 @@ MOST = 5
     show_default=True,
     help="Prefill step cadence of the workload.",
 )
+@click.option(
+    "--in-process", is_flag=True, help="Run the class in this process, for a debugger; what it does to it is done."
+)
 def command(
     scheduler: str,
     *,
     policy: str,
     budget: Any,
     seed: int,
-    json_file: str | None,
     workload: str | None,
     interval: int,
+    in_process: bool,
+    **files: str | None,
 ) -> int:
     """Search a scheduler class for a run that breaks an invariant.
 
@@ -66,18 +70,28 @@ def command(
     Exits with 0 if every invariant holds, 1 if one is violated, 2 if one was never put to the test.
     """
     from onbeat_proofs.audit import audit
+    from onbeat_proofs.isolate import Job, audit_apart
     from onbeat_proofs.targets import load_scheduler
-    from onbeat_proofs.workload import arrivals as arrivals_of
+    from onbeat_proofs.workload import arrivals
 
-    cls = load_scheduler(scheduler)
-    arrivals = None if workload is None else arrivals_of(workload, seed)
+    written = outputs.Outputs({name.removesuffix("_file"): file for name, file in files.items()})
     with _progress() as progress:
-        report = audit(
-            cls, policy, budget, seed, name=scheduler, arrivals=arrivals, interval=interval, progress=progress
-        )
+        if in_process:
+            loads = None if workload is None else arrivals(workload, seed)
+            report = audit(
+                load_scheduler(scheduler),
+                policy,
+                budget,
+                seed,
+                name=scheduler,
+                arrivals=loads,
+                interval=interval,
+                progress=progress,
+            )
+        else:
+            report = audit_apart(Job(scheduler, policy, budget, seed, workload, interval), progress)
     click.echo("\n".join(lines(report)))
-    if json_file is not None:
-        Path(json_file).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+    written.write(report)
     return report.exit_code
 
 
@@ -108,6 +122,8 @@ def lines(report: "AuditReport") -> Iterator[str]:
     width = max((len(row.invariant) for row in report.rows), default=0)
     for row in report.rows:
         yield f"{row.verdict:<9}  {row.invariant:<{width}}  {_counts(row)}"
+    for note in report.notes:
+        yield from f"\nNOTE  {note}".splitlines()
     for misfit in report.signature:
         yield f"\n{'WARNING' if misfit.warning else 'SIGNATURE'}  {misfit}"
     if report.suite is not None:
@@ -169,18 +185,12 @@ def _steps(steps: int, seconds: float) -> str:
 
 
 def _counts(row: "Row") -> str:
+    from onbeat_proofs.premises import never_seen
+
     if not any(row.counts.values()):
-        return _never(row.invariant) if row.verdict == "vacuous" else ""
+        return never_seen(row.invariant) if row.verdict == "vacuous" else ""
     counts = "  ".join(f"{check} {count:>7,}" for check, count in row.counts.items())
     return f"{counts}  {row.violations:,} violations" if row.violations else counts
-
-
-def _never(invariant: str) -> str:
-    from onbeat_proofs.premises import ABOUT_HOLDS, PREMISES
-
-    if invariant in ABOUT_HOLDS:
-        return f"never seen together: an effect of the throttle, and: {PREMISES[invariant]}"
-    return f"never seen: {PREMISES.get(invariant, 'a step')}"
 
 
 def _workload(report: "AuditReport") -> Iterator[str]:

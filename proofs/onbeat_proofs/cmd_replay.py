@@ -24,7 +24,7 @@ COLUMNS = 16
     default="onbeat_reference:Scheduler",
     metavar="MODULE:CLASS",
     show_default=True,
-    help="Scheduler to run; it must have the interface of the reference.",
+    help="Scheduler to run, of a family that an adapter knows.",
 )
 @click.option("--policy", metavar="POLICY", help="Policy in place of the scenarios' own: a name or FILE.py:CLASS.")
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
@@ -36,6 +36,7 @@ def command(
 
     Exits with 0 if all holds, 1 if something does not, 2 if a file cannot be read or run.
     """
+    from onbeat_proofs.adapters import adapter_for
     from onbeat_proofs.policies import policy_of
     from onbeat_proofs.replay import replay
     from onbeat_proofs.runs import compares, replay_runs
@@ -45,14 +46,22 @@ def command(
 
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to stop
-    factory = load_scheduler(scheduler)
+    cls = load_scheduler(scheduler)
+    adapter = adapter_for(cls)
+    factory = adapter.factory(cls)
     chosen = policy_of(policy) if policy is not None else None
+    if chosen is None and adapter.decides_itself:
+        chosen = type(adapter.policy(cls))
     outcomes: list[Outcome] = []
     errors: list[str] = []
     for read in load_paths(paths):
         scenario = read if policy is None else replaced(read, config=replaced(read.config, policy=policy))
         try:
-            run = replay_runs if compares(scenario) else replay
+            prepared = adapter.prepare(cls, scenario)
+            if prepared is None:
+                raise ScenarioError(f"{scenario.name}: it speaks of what schedulers of this family do not have")
+            scenario = prepared
+            run = replay_runs if compares(scenario) or adapter.decides_itself else replay
             outcome = run(scenario, factory, chosen() if chosen is not None else None)
         except ScenarioError as error:
             errors.append(str(error))

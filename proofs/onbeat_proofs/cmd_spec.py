@@ -58,7 +58,7 @@ def _matrix(rows: list[Coverage]) -> Table:
 def _print_one(console: Console, row: Coverage) -> None:
     """Print one invariant: statement, predicates, checks with their strength, cases."""
     entry = row.invariant
-    console.print(f"{entry.id}\n  {entry.statement}", markup=False, highlight=False)
+    console.print(f"{entry.id}\n  {entry.statement}", markup=False, highlight=False, soft_wrap=True)
     console.print("\npredicates", highlight=False)
     for scope in entry.scopes:
         source = inspect.getsource(getattr(entry, scope))

@@ -159,7 +159,8 @@ class Driver(Clients):
             self._preempted(eviction.victim)
         waiting = tuple([r.id for r in self.scheduler.waiting])
         parked = tuple([r.id for r in self.scheduler.parked])
-        self.history.append(Turn(step, tuple(prefill), waiting, parked, {}))
+        running = tuple([r.id for r in self.scheduler.running])
+        self.history.append(Turn(step, tuple(prefill), waiting, parked, {}, running))
 
     def _watch(self, monitor: Monitor, facts: Facts) -> None:
         try:

@@ -18,6 +18,8 @@ class Turn(NamedTuple):
     """Who was loading from a remote store."""
     delivered: dict[str, Sequence[int]]
     """Token ids that its outputs delivered; empty while it is in flight."""
+    running: tuple[str, ...] = ()
+    """Who was on the running list after the step, whether or not it got tokens."""
 
 
 def tokens(history: Sequence[Turn], id: str) -> int:

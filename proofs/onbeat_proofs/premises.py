@@ -7,6 +7,7 @@ counts, beside what it ran, the situations that could have broken each invariant
 
 from collections import Counter
 
+from onbeat_proofs import text
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.invariants.words import decodes
 from onbeat_spec.policy import is_decode
@@ -63,6 +64,13 @@ PREMISES = {
     "no-crash": "a call was made",
 }
 """What is counted for each invariant; proofs have their own, `sweep.WITNESSES`. One missing here counts every check."""
+
+
+def never_seen(invariant: str) -> str:
+    """Say what an invariant would have needed to be put to the test, and did not get."""
+    if invariant in ABOUT_HOLDS:
+        return f"never seen together: an effect of the throttle, and: {PREMISES[invariant]}"
+    return f"never seen: {PREMISES.get(invariant) or text.PREMISES.get(invariant, 'a step')}"
 
 
 class Tally:

@@ -13,7 +13,7 @@ from onbeat_spec.config import Config
 
 Trail = tuple[Op, "Trail"] | tuple[()]
 """Operations that led to a state, the latest first."""
-CALL_S = 5.0
+CALL_S = 2.0
 """Seconds that one operation may take."""
 SIZE = 1 << 20
 """Bytes for the operations that led to where a run is."""
@@ -72,12 +72,15 @@ class Guard:
     def __init__(self, journal: Journal | None = None, seconds: float = CALL_S) -> None:
         self.journal = journal
         self.seconds = seconds
+        self.latest: tuple[Config, list[Op]] | None = None
+        """What is being done, or was done last."""
 
     @contextmanager
     def during(self, config: Config, trail: Trail) -> Iterator[None]:
         """Execute the last operation of a trail."""
+        self.latest = config, operations(trail)
         if self.journal is not None:
-            self.journal.write(config, operations(trail))
+            self.journal.write(*self.latest)
         with limited(self.seconds):
             yield
 

@@ -7,6 +7,7 @@ OnbeatError                 every error a user can cause or meet
 ├── ScenarioError           a scenario file that cannot be read
 ├── WorkloadError           an arrival trace that cannot be read
 ├── NotAScheduler           a class that cannot be audited at all
+├── NotADelayer             a prefill delayer that cannot be audited at all
 ├── PolicyError             a policy file or class that cannot be loaded
 ├── NotSymbolic             code that uses a symbolic value outside what can be run symbolically
 ├── Undecided               a solver that answered `unknown`, or a search that met its limit
@@ -40,6 +41,10 @@ class WorkloadError(OnbeatError):
 
 class NotAScheduler(OnbeatError):
     """A class that cannot be audited at all."""
+
+
+class NotADelayer(OnbeatError):
+    """A prefill delayer that cannot be audited at all."""
 
 
 class PolicyError(OnbeatError):

@@ -26,7 +26,7 @@ def found(*ops: Op, cls: type = Scheduler, policy: str = "onbeat", config: Confi
 
 
 def test_what_might_have_been_is_compared() -> None:
-    message = "b has one token of local work and got none; without the throttle it got it"
+    message = "waiting b has one token of local work and got none; without the throttle it got it"
     # The step that is executed is not throttled, so nothing that happens is wrong.
     assert found(*HELD, STEP, policy="pr44558") == {"one-token-passes": message}
     assert found(*HELD, STEP) == {}

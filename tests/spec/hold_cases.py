@@ -96,7 +96,10 @@ in_step("flag-means-backlog", "somebody left by a step that preempted", facts(LE
 in_step("flag-means-backlog", "somebody left by a paused step", facts(LEFT, open=False))
 in_step("flag-means-backlog", "he may not run yet", facts(state(decode("a"), fresh("c", eligible_at=1))))
 in_step(
-    "flag-means-backlog", "left, and no flag", facts(LEFT), "the flag is False and the admissible work left is ['c'"
+    "flag-means-backlog",
+    "left, and no flag",
+    facts(LEFT),
+    "the flag is False and the admissible work left is waiting c",
 )
 in_step(
     "flag-means-backlog", "nobody left, and the flag", facts(AB, FLAGGED), "is True and the admissible work left is n"

@@ -36,7 +36,7 @@ in_runs(
     state(landed("d", external=1, num_computed=1)),
     gave(),
     gave(d=7),
-    says="remote resume d got no tokens, and 7 without the throttle",
+    says="remote resume d with more than one token of local work got nothing; without the throttle it got tokens",
 )
 in_runs("resume-bypasses", "it runs in neither", READY, gave(a=1), gave(a=1, c=8))
 in_runs(
@@ -45,7 +45,7 @@ in_runs(
     READY,
     gave(a=1),
     gave(a=1, c=8, d=3),
-    says="remote resume d got no tokens, and 3 wi",
+    says="remote resume d with more than one token of local work got nothing",
 )
 
 ONE = state(decode("a"), fresh("c"))
@@ -103,7 +103,14 @@ in_runs(
 in_runs("no-empty-step", "fewer", AB, gave(a=1), gave(a=1, b=8))
 in_runs("no-empty-step", "none in both", AB, gave(), gave())
 in_runs("no-empty-step", "some for none", AB, gave(a=1), gave())
-in_runs("no-empty-step", "none", AB, gave(), gave(b=8), says="nothing scheduled, and {'b': 8} without the throttle")
+in_runs(
+    "no-empty-step",
+    "none",
+    AB,
+    gave(),
+    gave(b=8),
+    says="nothing scheduled (the decodes got nothing); without the throttle {'b': 8}",
+)
 
 in_runs("throttle-never-evicts", "nobody", AB, gave(a=1), gave(a=1, b=8))
 in_runs("throttle-never-evicts", "who would have had nothing", AB, {"evictions": GONE, **gave(a=1)}, gave(a=1))

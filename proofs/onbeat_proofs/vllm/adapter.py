@@ -3,12 +3,14 @@
 import sys
 from dataclasses import replace
 
+from onbeat_proofs.audit_report import Finding
 from onbeat_proofs.clients import Factory
 from onbeat_proofs.operations import Add, Ineligible, RemoteFailed, Scenario, flatten
 from onbeat_proofs.signature import Misfit
 from onbeat_proofs.vllm import library
 from onbeat_proofs.vllm.facade import VllmScheduler
 from onbeat_proofs.vllm.static import misfits_of_vllm
+from onbeat_proofs.vllm.testfile import test_file
 from onbeat_proofs.vllm.texts import text_of
 from onbeat_spec.config import Config
 from onbeat_spec.policy import Policy
@@ -67,3 +69,9 @@ class VllmAdapter:
         most = sum(-(-(op.prompt + op.max_tokens) // size) for op in ops if isinstance(op, Add)) + 1
         config = replace(config, num_blocks=min(config.num_blocks, max(most, FEW_BLOCKS)))
         return replace(scenario, config=self.config(cls, config))
+
+    def pytest_file(self, cls: type, finding: Finding) -> str | None:
+        """Return a pytest file that needs only vLLM, if the class can be imported by name."""
+        if cls.__module__.startswith("onbeat_file_") or cls.__module__ == "__main__":
+            return None
+        return test_file(finding, cls.__module__, cls.__qualname__, library.full_version())

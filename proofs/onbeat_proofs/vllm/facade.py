@@ -387,8 +387,9 @@ class VllmScheduler:
         if isinstance(op, RemoteDone | RemoteFailed):
             loading = any(request.id == op.id for request in (*self.parked, *self.orphans))
             return None if loading else "a connector reports only loads in flight"
-        if isinstance(op, ResetPrefixCache) and (self.in_flight or self.parked or self.orphans):
-            return "what is in flight is dropped on purpose, and a load in flight makes it refuse"
+        holders = any(request.num_blocks > 0 for request in (*self.waiting, *self.parked, *self.orphans))
+        if isinstance(op, ResetPrefixCache) and (self.in_flight or holders):
+            return "what is in flight is dropped on purpose, and loaded requests make it refuse"
         return None
 
 

@@ -1,0 +1,1 @@
+"""Reports of an audit for other programs and for people: JUnit XML, SARIF, one HTML page."""
