@@ -1,13 +1,15 @@
 # Each target makes the virtual environment itself.  make demo TRACE=FILE audits with the arrivals of your own trace.
+# make vllm-env VERSION=0.33.0 makes an environment that has a vLLM release too, and prints its Python; vllm-envs, of all.
 
 PYTHON ?= python3
 TRACE ?=
+VERSION ?= 0.33.0
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench vllm-env vllm-envs clean
 
 demo: $(STAMP)
 	$(BIN)/onbeat demo --workload '$(or $(TRACE),builtin)'
@@ -22,8 +24,14 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.scheduler
 
+vllm-env:
+	@$(PYTHON) tools/vllm_env.py '$(VERSION)'
+
+vllm-envs:
+	@$(PYTHON) tools/vllm_env.py all
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

@@ -27,6 +27,12 @@ ALLOWED = {
     "onbeat_reference": {"onbeat_spec"},
     "onbeat_proofs": {"onbeat_spec", "onbeat_reference"} | CHECKERS,
 }
+# What builds vLLM's schedulers is imported only once one of them is audited.
+BESIDE_VLLM = {
+    "proofs/onbeat_proofs/vllm/harness.py": {"torch", "vllm"},
+    "proofs/onbeat_proofs/vllm/world.py": {"vllm"},
+    "proofs/onbeat_proofs/vllm/library.py": {"torch"},
+}
 
 
 def imports(source: str) -> Iterator[tuple[int, str]]:
@@ -63,7 +69,7 @@ def test_every_import_follows_the_arrows(package: str) -> None:
         f"{path.relative_to(ROOT)}:{line}: {package} may not import {name}"
         for path in files
         for line, name in imports(path.read_text(encoding="utf-8"))
-        if not may_import(package, name)
+        if not may_import(package, name) and name not in BESIDE_VLLM.get(path.relative_to(ROOT).as_posix(), ())
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -104,13 +110,14 @@ def test_the_proofs_load_no_engine(tmp_path: Path) -> None:
     """Importing all of onbeat_proofs loads no torch, vllm or engine, also where they are installed."""
     for name in ("torch", "vllm"):  # empty stand-ins: a guarded import finds them, and is found out
         (tmp_path / f"{name}.py").touch()
+    beside = {path.removeprefix("proofs/").removesuffix(".py").replace("/", ".") for path in BESIDE_VLLM}
     script = f"""
 import importlib, pkgutil, sys
 sys.path.insert(0, {str(tmp_path)!r})
 import onbeat_proofs
 found = 0
 for module in pkgutil.walk_packages(onbeat_proofs.__path__, "onbeat_proofs."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and module.name not in {beside!r}:
         importlib.import_module(module.name)
         found += 1
 assert found

@@ -99,7 +99,8 @@ class AuditReport:
         """Something does not hold: an invariant, a signature, an expectation of the suite, or the workload."""
         driven = self.workload is not None and not self.workload.clean
         failed = self.suite is not None and bool(self.suite.failures)
-        return bool(self.signature or self.findings or failed or driven or self.workload_error)
+        misfit = any(not misfit.warning for misfit in self.signature)
+        return bool(misfit or self.findings or failed or driven or self.workload_error)
 
     @property
     def exit_code(self) -> int:

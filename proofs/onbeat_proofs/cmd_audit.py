@@ -125,7 +125,7 @@ def lines(report: "AuditReport") -> Iterator[str]:
     for note in report.notes:
         yield from f"\nNOTE  {note}".splitlines()
     for misfit in report.signature:
-        yield f"\nSIGNATURE  {misfit}"
+        yield f"\n{'WARNING' if misfit.warning else 'SIGNATURE'}  {misfit}"
     if report.suite is not None:
         for scenario, failure in report.suite.failures:
             yield f"\nSUITE  {scenario.name}: {failure}"
@@ -137,10 +137,10 @@ def lines(report: "AuditReport") -> Iterator[str]:
 
 
 def _checks(report: "AuditReport") -> Iterator[str]:
-    if report.signature:
-        yield f"signature  {len(report.signature)} misfits"
-    else:
-        yield "signature  takes every call"
+    warnings = sum(misfit.warning for misfit in report.signature)
+    misfits = len(report.signature) - warnings
+    told = _number(misfits, "misfit") if misfits else "takes every call"
+    yield f"signature  {told}{', ' + _number(warnings, 'warning') if warnings else ''}"
     if report.search:
         explored = report.search
         seconds = sum(scope.seconds for scope in explored)
@@ -165,6 +165,10 @@ def _checks(report: "AuditReport") -> Iterator[str]:
             f"workload   {run.requests:,} requests: {run.finished:,} finished, {run.refused:,} refused, "
             f"{run.lost:,} lost; {run.steps:,} steps, {len(run.violations):,} violations, {run.wall_s:.1f} s"
         )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
 
 
 def _extent(scope: "Explored") -> str:

@@ -113,6 +113,7 @@ class Runs(Driver):
     def _compare_runs(self, by_clock: bool, budget: int | None) -> None:
         config = self.config if budget is None else narrowed(self.config, budget)
         before = observe(self.scheduler)
+        aside: dict[bool, frozenset[str]] = {}
 
         def attempt(throttle: bool, featureless: bool = False) -> Facts:
             scheduler = branch(self.scheduler, {})
@@ -120,6 +121,8 @@ class Runs(Driver):
             if featureless:
                 self._without_feature(scheduler)
             step = scheduler.schedule(throttle)
+            if not featureless:
+                aside[throttle] = getattr(scheduler, "aside", frozenset())
             return Facts(config, before, step, observe(scheduler))
 
         try:
@@ -136,7 +139,7 @@ class Runs(Driver):
         now = throttled.step.index
         try:
             matters = self.tally.runs(throttled, unthrottled)
-            self._hold_against_text(throttled, unthrottled)
+            self._hold_against_text(throttled, unthrottled, (aside[True], aside[False]))
             for entry, check in RUNS_PREDICATES:
                 pair = pairs.get(entry.id)
                 verdict = check(*pair) if pair is not None else None
@@ -159,11 +162,13 @@ class Runs(Driver):
         else:
             scheduler.flip_flag()
 
-    def _hold_against_text(self, throttled: Facts, unthrottled: Facts) -> None:
+    def _hold_against_text(
+        self, throttled: Facts, unthrottled: Facts, aside: tuple[frozenset[str], frozenset[str]]
+    ) -> None:
         """Ask a scheduler that decides by itself whether it keeps the text; the reference is given its policy."""
         if not self.decides_itself:
             return
-        comparison = Comparison(self.policy, throttled, unthrottled, self.scheduler.chunks)
+        comparison = Comparison(self.policy, throttled, unthrottled, self.scheduler.chunks, aside)
         for id, message in comparison.strays():
             self._report(id, message, throttled.step.index)
         self.tally.met.update(comparison.met())

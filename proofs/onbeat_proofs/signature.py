@@ -17,6 +17,8 @@ from onbeat_spec.policy import Policy
 
 CALLERS = INTERFACE[: INTERFACE.index("config")]
 """Methods that are called from outside. One of these that cannot take its calls makes a run pointless."""
+_Calls = Callable[[inspect.Signature], Iterator[tuple[list[str], list[str]]]]
+"""Ways to call: names given in place, and names given by name."""
 NOT_COMPARED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__module__", "__doc__"})
 
 
@@ -28,6 +30,8 @@ class Misfit(NamedTuple):
     message: str
     fatal: bool
     """The class cannot be driven at all."""
+    warning: bool = False
+    """Worth knowing, and no fault by itself: no reason to fail."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}"
@@ -48,7 +52,7 @@ def misfits_of(cls: type, base: type = Scheduler) -> list[Misfit]:
     for name in dict.fromkeys((*CALLERS, *(_overridden(cls, base) if derived else ()))):
         expected, found = _static(base, name), _static(cls, name)
         if expected is not None and found is not expected:
-            misfits += _compare(cls, base, name)
+            misfits += compare(cls, base, name, name in CALLERS)
     if derived:
         misfits += [Misfit(where, message, False) for where, message in missing_attributes(cls, base)]
     return misfits
@@ -84,24 +88,36 @@ def _static(cls: type, name: str) -> Any:
     return inspect.getattr_static(cls, name, None)
 
 
-def _compare(cls: type, base: type, name: str) -> Iterator[Misfit]:
-    """Hold one attribute against the base's."""
+def compare(cls: type, base: type, name: str, fatal: bool, renamed: bool = True) -> Iterator[Misfit]:
+    """Hold one attribute against the base's.
+
+    Args:
+        cls: the class.
+        base: what its callers were written for.
+        name: an attribute of `base`.
+        fatal: the class cannot be driven without it.
+        renamed: parameters of other names are a misfit, not only a warning.
+    """
     expected, found = _static(base, name), _static(cls, name)
-    where, fatal = f"{_owner(cls, name).__name__}.{name}", name in CALLERS
+    where = f"{owner_of(cls, name).__name__}.{name}"
     if isinstance(expected, property):
         if inspect.isfunction(found):
             yield Misfit(where, "is a method; in the base it is a property, read without a call", fatal)
         return
-    if not callable(getattr(base, name)) or not inspect.isfunction(_plain(expected)):
+    if not callable(getattr(base, name)) or not inspect.isfunction(plain(expected)):
         return
     if found is None:
         yield Misfit(where, "is missing", fatal)
     elif isinstance(found, property) or not callable(getattr(cls, name)):
         yield Misfit(where, f"is a {type(found).__name__}; in the base it is a method, and it is called", fatal)
-    elif inspect.iscoroutinefunction(_plain(found)) or inspect.isasyncgenfunction(_plain(found)):
+    elif inspect.iscoroutinefunction(plain(found)) or inspect.isasyncgenfunction(plain(found)):
         yield Misfit(where, "is a coroutine function; its callers do not await it", fatal)
     else:
-        reason = _cannot_take(_bound(found), _bound(expected))
+        taken, given = bound(found), bound(expected)
+        reason = refused(taken, given)
+        by_name = None if reason else _cannot_take(taken, given, _by_name)
+        if renamed:
+            reason, by_name = reason or by_name, None
         if reason and name == "schedule":
             yield Misfit(
                 where,
@@ -111,20 +127,25 @@ def _compare(cls: type, base: type, name: str) -> Iterator[Misfit]:
             )
         elif reason:
             yield Misfit(where, f"{reason}; take {_shown(name, expected)}, or *args and **kwargs", fatal)
+        elif by_name:
+            told = f"a call by name fails: its parameters have other names than those of {_shown(name, expected)}"
+            yield Misfit(where, told, False, warning=True)
 
 
-def _owner(cls: type, name: str) -> type:
+def owner_of(cls: type, name: str) -> type:
+    """Return the class of the MRO that has the attribute."""
     return next((part for part in cls.__mro__ if name in vars(part)), cls)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return the function of a static or class method."""
     return value.__func__ if isinstance(value, staticmethod | classmethod) else value
 
 
-def _bound(value: Any) -> inspect.Signature | None:
+def bound(value: Any) -> inspect.Signature | None:
     """Return the signature as callers of an instance see it; None: it cannot be known."""
     try:
-        signature = inspect.signature(_plain(value))
+        signature = inspect.signature(plain(value))
     except (TypeError, ValueError):
         return None
     if isinstance(value, staticmethod):
@@ -135,11 +156,16 @@ def _bound(value: Any) -> inspect.Signature | None:
     return signature.replace(parameters=parameters)
 
 
-def _cannot_take(found: inspect.Signature | None, expected: inspect.Signature | None) -> str | None:
+def refused(found: inspect.Signature | None, expected: inspect.Signature | None) -> str | None:
+    """Return why a call in place that `expected` takes cannot be made on `found`; None: all can, or it is not known."""
+    return _cannot_take(found, expected, _in_place)
+
+
+def _cannot_take(found: inspect.Signature | None, expected: inspect.Signature | None, calls: _Calls) -> str | None:
     """Return why a call that `expected` takes cannot be made on `found`; None: all can."""
     if found is None or expected is None:
         return None
-    for positional, keywords in _calls(expected):
+    for positional, keywords in calls(expected):
         try:
             found.bind(*(object() for _ in positional), **dict.fromkeys(keywords))
         except TypeError as error:
@@ -148,18 +174,26 @@ def _cannot_take(found: inspect.Signature | None, expected: inspect.Signature | 
     return None
 
 
-def _calls(signature: inspect.Signature) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield ways to call: with as little as possible, with all in place, with all by name."""
+def _in_place(signature: inspect.Signature) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield calls with as little as possible, and with all in place."""
+    in_place, by_name = _parameters(signature)
+    required = [p.name for p in in_place if p.default is inspect.Parameter.empty]
+    yield required, [p.name for p in by_name if p.default is inspect.Parameter.empty]
+    yield [p.name for p in in_place], [p.name for p in by_name]
+
+
+def _by_name(signature: inspect.Signature) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the call with all by name."""
+    in_place, by_name = _parameters(signature)
+    first = [p.name for p in in_place if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+    yield first, [p.name for p in in_place if p.name not in first] + [p.name for p in by_name]
+
+
+def _parameters(signature: inspect.Signature) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
     kinds = inspect.Parameter
     parameters = list(signature.parameters.values())
     in_place = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    by_name = [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
-    required = [p.name for p in in_place if p.default is kinds.empty]
-    required_names = [p.name for p in by_name if p.default is kinds.empty]
-    yield required, required_names
-    yield [p.name for p in in_place], [p.name for p in by_name]
-    first = [p.name for p in in_place if p.kind is kinds.POSITIONAL_ONLY]
-    yield first, [p.name for p in in_place if p.name not in first] + [p.name for p in by_name]
+    return in_place, [p for p in parameters if p.kind is kinds.KEYWORD_ONLY]
 
 
 def _constructor(cls: type) -> Iterator[Misfit]:
@@ -177,6 +211,6 @@ def _constructor(cls: type) -> Iterator[Misfit]:
 
 
 def _shown(name: str, function: Callable[..., object]) -> str:
-    signature = inspect.signature(_plain(function))
+    signature = inspect.signature(plain(function))
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     return f"{name}{signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)}"

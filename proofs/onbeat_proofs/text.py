@@ -33,13 +33,23 @@ class Comparison:
         unthrottled: the step without it.
         chunks: running requests that the family counts as prefills, whatever their local work: with one token of the
             prompt left, vLLM still does.
+        aside: waiting requests that the family's flag does not count, after either step: they came from a list of
+            requests that could not run.
     """
 
-    def __init__(self, policy: Policy, throttled: Facts, unthrottled: Facts, chunks: Collection[str]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        throttled: Facts,
+        unthrottled: Facts,
+        chunks: Collection[str],
+        aside: tuple[Collection[str], Collection[str]] = ((), ()),
+    ) -> None:
         self.policy = policy
         self.throttled = throttled
         self.unthrottled = unthrottled
         self.chunks = chunks
+        self.aside = aside
         state, now = throttled.before, throttled.step.index
         running = [state.requests[id] for id in state.running]
         self.hold = policy.may_hold(True, state.saturated, 0, _NO_BOUND) and any(
@@ -67,8 +77,8 @@ class Comparison:
             yield from (("text-holds", message) for message in self._whom())
             yield from (("text-scan", message) for message in self._scan())
         if throttled.before.in_flight == 0:
-            for facts, held in ((throttled, self.hold), (unthrottled, False)):
-                yield from (("text-flag", message) for message in self._flag(facts, held))
+            for facts, held, aside in zip((throttled, unthrottled), (self.hold, False), self.aside, strict=True):
+                yield from (("text-flag", message) for message in self._flag(facts, held, aside))
 
     def met(self) -> Iterator[str]:
         """Yield the ids of the rules that the two steps put to the test."""
@@ -116,7 +126,7 @@ class Comparison:
             if id in step.admitted or id in step.loading:
                 yield f"{id} was let in from behind {waiting[first]}, at which the text ends the scan"
 
-    def _flag(self, facts: Facts, hold: bool) -> Iterator[str]:
+    def _flag(self, facts: Facts, hold: bool, aside: Collection[str]) -> Iterator[str]:
         step, after = facts.step, facts.after
         if not self.policy.writes_flag(hold, bool(step.evictions), step.open):
             if step.wrote_flag:
@@ -127,7 +137,6 @@ class Comparison:
                 yield "the flag was not written in a step in which the text writes it"
             return
         left = [request for id in after.waiting if (request := after.requests[id]).eligible_at <= step.index]
-        # Loads that have landed wait in a list of their own, which the texts of released versions do not count.
-        value = self.policy.saturated(bool(left), any(request.num_blocks == 0 for request in left))
+        value = self.policy.saturated(bool(left), any(request.id not in aside for request in left))
         if bool(step.saturated) != value:
             yield f"the flag became {bool(step.saturated)}; by the text it becomes {value}"

@@ -13,6 +13,7 @@ from onbeat_proofs.program import run
 from onbeat_proofs.runs import replay_runs
 from onbeat_proofs.scenario import load_path, load_text
 from onbeat_proofs.scopes import SCOPES
+from onbeat_proofs.signature import Misfit
 from onbeat_proofs.suite import scenarios_for, suite_path
 from onbeat_proofs.workload import Arrival
 from onbeat_reference import Scheduler
@@ -167,6 +168,18 @@ def test_a_seed_gives_the_same_report() -> None:
     first, second = audit(broken_rules.NoEscape, seed=5), audit(broken_rules.NoEscape, seed=5)
     assert told(first) == told(second)
     assert [finding.yaml for finding in first.findings] == [finding.yaml for finding in second.findings]
+
+
+def test_a_warning_fails_nobody() -> None:
+    warning = Misfit("Mine", "class is sync", False, warning=True)
+    report = AuditReport("module:Mine", "onbeat", "quick", 0, signature=[warning])
+    assert report.exit_code == 0
+    assert "signature  takes every call, 1 warning" in _lines(report)
+    assert "\nWARNING  Mine: class is sync" in _lines(report)
+    report.signature.append(Misfit("Mine.schedule", "missing throttle flag", True))
+    assert report.exit_code == 1
+    assert "signature  1 misfit, 1 warning" in _lines(report)
+    assert "\nSIGNATURE  Mine.schedule: missing throttle flag" in _lines(report)
 
 
 @pytest.mark.usefixtures("brief")

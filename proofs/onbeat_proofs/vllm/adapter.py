@@ -9,6 +9,7 @@ from onbeat_proofs.operations import Add, Ineligible, RemoteFailed, Scenario, fl
 from onbeat_proofs.signature import Misfit
 from onbeat_proofs.vllm import library
 from onbeat_proofs.vllm.facade import VllmScheduler
+from onbeat_proofs.vllm.static import misfits_of_vllm
 from onbeat_proofs.vllm.testfile import test_file
 from onbeat_proofs.vllm.texts import text_of
 from onbeat_spec.config import Config
@@ -41,7 +42,7 @@ class VllmAdapter:
 
     def misfits(self, cls: type) -> list[Misfit]:
         library.version()
-        return []
+        return misfits_of_vllm(cls)
 
     def probe(self, factory: Factory, policy: Policy) -> Misfit | None:
         return None

@@ -94,6 +94,8 @@ class VllmScheduler:
         self.waiting: list[Request] = []
         self.parked: list[Request] = []
         self.in_flight: deque[Flight] = deque()
+        self.aside: frozenset[str] = frozenset()
+        """Waiting requests that vLLM's flag does not count: they were blocked, or are."""
         self.chunks: set[str] = set()
         """Running requests that vLLM counts as prefills: also with one token of their prompt left."""
         self.paused: PauseMode | None = None
@@ -332,6 +334,9 @@ class VllmScheduler:
                 self.orphans.append(request)
         self.orphans = [request for request in self.orphans if request.id in real.requests]
         self.chunks = {found.request_id for found in real.running if found.is_prefill_chunk}
+        name = "deferred_waiting" if hasattr(real, "deferred_waiting") else "skipped_waiting"
+        away: Iterable[Any] = getattr(real, name, ())
+        self.aside = frozenset(found.request_id for found in away)
         offers, taken = ({}, {}) if real.connector is None else (real.connector.offers, real.connector.taken)
         for id, request in self.requests.items():
             found = real.requests[id]
