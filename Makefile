@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench vllm-env vllm-envs clean
+.PHONY: demo test lint bench vllm-env vllm-envs vllm-test vllm-test-all clean
 
 demo: $(STAMP)
 	$(BIN)/onbeat demo --workload '$(or $(TRACE),builtin)'
@@ -26,6 +26,14 @@ bench: $(STAMP)
 
 vllm-env:
 	@$(PYTHON) tools/vllm_env.py '$(VERSION)'
+
+# The tests that drive vLLM's own schedulers, with audits of both at quick budget.
+vllm-test:
+	@python=$$($(PYTHON) tools/vllm_env.py '$(VERSION)' | tail -n 1) && "$$python" -m pytest -q -W ignore tests/proofs/vllm $(wildcard tests/engine/vllm)
+
+# The same beside every release of vllm-envs.
+vllm-test-all:
+	@for version in 0.24.0 0.25.0 0.31.0 0.32.0 0.33.0; do $(MAKE) vllm-test VERSION=$$version || exit 1; done
 
 vllm-envs:
 	@$(PYTHON) tools/vllm_env.py all

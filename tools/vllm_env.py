@@ -2,8 +2,8 @@
 
     python tools/vllm_env.py 0.33.0
 
-Environments lie in `.vllm/` of the checkout. `.vllm/base` holds torch, the pinned closure of requirements-vllm.txt and
-Onbeat's own dependencies, once; `.vllm/<version>` holds one vLLM release and Onbeat (editable) and sees what `base`
+Environments lie in `.vllm/` of the checkout. `.vllm/base` holds torch, the pinned closure of requirements-vllm.txt,
+Onbeat's own dependencies and pytest, once; `.vllm/<version>` holds one vLLM release and Onbeat (editable) and sees what `base`
 holds. Each layer keeps a hash of what it was made from; a layer that is cut short, out of date or does not import is
 made again. The last line printed is the path of the environment's Python.
 """
@@ -65,7 +65,10 @@ class Maker:
         self.base = self.folder / "base"
         self.run = run
         with (root / "pyproject.toml").open("rb") as file:
-            self.dependencies: list[str] = tomllib.load(file)["project"]["dependencies"]
+            project = tomllib.load(file)["project"]
+        # pytest runs the tests that need vLLM.
+        dev: list[str] = [each for each in project["optional-dependencies"]["dev"] if each.startswith("pytest")]
+        self.dependencies: list[str] = [*project["dependencies"], *dev]
 
     def make(self, version: str) -> Path:
         """Make or reuse the environment of a vLLM release.
