@@ -49,9 +49,9 @@ class Parts:
             after[id] = view(scheduler.requests[id])
             before[id] = was(step, after[id])
         holders = scheduler.num_slots - len(scheduler.running) - len(scheduler.parked)
-        for request in left_waiting(scheduler.waiting, step.index, holders):
-            after[request.id] = view(request)
-            before.setdefault(request.id, after[request.id])
+        for left in left_waiting(scheduler.waiting, step.index, holders):
+            after[left.id] = view(left)
+            before.setdefault(left.id, after[left.id])
         flag, self._saturated = self._saturated, scheduler.saturated
         totals = self.totals()
         now = partial(after, totals, scheduler.saturated)

@@ -6,6 +6,7 @@ OnbeatError                 every error a user can cause or meet
 ├── ProtocolMisuse          a call that the caller's own earlier calls rule out
 ├── ScenarioError           a scenario file that cannot be read
 ├── WorkloadError           an arrival trace that cannot be read
+├── TraceError              a trace of steps that cannot be read
 ├── NotAScheduler           a class that cannot be audited at all
 ├── PolicyError             a policy file or class that cannot be loaded
 ├── NotSymbolic             code that uses a symbolic value outside what can be run symbolically
@@ -36,6 +37,10 @@ class ScenarioError(OnbeatError):
 
 class WorkloadError(OnbeatError):
     """An arrival trace that cannot be read."""
+
+
+class TraceError(OnbeatError):
+    """A trace of steps that cannot be read; the message names file, line and key."""
 
 
 class NotAScheduler(OnbeatError):
