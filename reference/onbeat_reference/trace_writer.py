@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,6 +153,10 @@ class TraceWriter:
         self._end()
         self._wait = 1 << 62
 
+    def __del__(self) -> None:
+        if hasattr(self, "_wait"):  # else it was never set up
+            self.close()
+
     def _put(self, text: bytes) -> None:
         rest = memoryview(text)
         while rest:
@@ -163,6 +168,7 @@ class TraceWriter:
 
     def _begin(self) -> None:
         """Start the next file, as things stand now."""
+        path: Path | None = None
         try:
             folder = Path(self.options.folder)
             folder.mkdir(parents=True, exist_ok=True)
@@ -173,9 +179,14 @@ class TraceWriter:
             self._part += 1
             self._put(line(header, 0).encode("ascii"))
             self.lost = 0
-            self._prune(folder)
         except Exception as error:
             self._fail(error, 0)
+            if path is not None:  # half a header is of no use to anybody
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            return
+        with suppress(OSError):  # a file too many does no harm
+            self._prune(folder)
 
     def _prune(self, folder: Path) -> None:
         """Delete the oldest files of this rank; their names sort by age."""

@@ -7,6 +7,7 @@ OnbeatError                 every error a user can cause or meet
 ├── ScenarioError           a scenario file that cannot be read
 ├── WorkloadError           an arrival trace that cannot be read
 ├── TraceError              a trace of steps that cannot be read
+│   └── EmptyTrace          a trace file without one whole line
 ├── NotAScheduler           a class that cannot be audited at all
 ├── PolicyError             a policy file or class that cannot be loaded
 ├── NotSymbolic             code that uses a symbolic value outside what can be run symbolically
@@ -41,6 +42,10 @@ class WorkloadError(OnbeatError):
 
 class TraceError(OnbeatError):
     """A trace of steps that cannot be read; the message names file, line and key."""
+
+
+class EmptyTrace(TraceError):
+    """A trace file without one whole line: its writer was killed, or stopped by a full disk, before anything else."""
 
 
 class NotAScheduler(OnbeatError):

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable, Collection, Iterator
 from os import PathLike, fspath
-from typing import Any, BinaryIO, Literal, cast, get_args
+from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
 from onbeat_spec.config import Config
-from onbeat_spec.errors import ConfigError, TraceError
+from onbeat_spec.errors import ConfigError, EmptyTrace, TraceError
 from onbeat_spec.records import Eviction, LockStep, Place, State, Step, View
 from onbeat_spec.trace import (
     CONFIG_DEFAULTS,
@@ -41,6 +41,7 @@ from onbeat_spec.trace_write import (
 MAX_LINE = 1 << 28
 """Bytes that no line has; a file of something else must not fill the memory."""
 
+T = TypeVar("T")
 _MISSING: Any = object()
 _PLACES = {place.value: place for place in Place}
 
@@ -58,7 +59,8 @@ class TraceFile:
         position: bytes read so far.
 
     Raises:
-        TraceError: also while iterating: a line is not what it should be. OSError: the file cannot be opened.
+        EmptyTrace: there is no whole line. TraceError: also while iterating: a line is not what it should be.
+        OSError: the file cannot be opened.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -70,7 +72,7 @@ class TraceFile:
         try:
             first = self._next()
             if first is None:
-                raise TraceError(f"{self.path}: there is no whole line in it; give a trace that a recorder wrote")
+                raise EmptyTrace(f"{self.path}: there is no whole line in it; give a trace that a recorder wrote")
             self.header = self._decode(first, lambda packed: _read_header(packed, self.path))
         except BaseException:
             self.close()
@@ -99,7 +101,7 @@ class TraceFile:
         self.cut = True
         return None
 
-    def _decode(self, text: bytes, read: Callable[[Any], Any]) -> Any:
+    def _decode(self, text: bytes, read: Callable[[object], T]) -> T:
         try:
             packed = json.loads(text, parse_constant=_no_constant)
             return read(packed)
