@@ -38,7 +38,7 @@ class Finding:
     message: str
     at: Position
     ids: tuple[str, ...] = ()
-    """The requests that the message names."""
+    """The requests that the message names: those of its words that are ids in the record."""
     history: list[Turn] = field(default_factory=list)
     """The steps around it, as many as were asked for."""
     due: int = 0
