@@ -120,11 +120,11 @@ def by_priority(scheduler: Vllm) -> bool:
     return bool(getattr(getattr(scheduler, "policy", None), "value", "fcfs") == "priority")
 
 
-def view_of(scheduler: Vllm, request: Vllm, arrival: int) -> View:
-    """Return a vLLM request as it stands now."""
+def view_of(scheduler: Vllm, request: Vllm, arrival: int, *, ahead: int = 1) -> View:
+    """Return a vLLM request as it stands now; `ahead` says for which step: 1 = the next one, 0 = the latest."""
     known: int = request.num_tokens
     computed, external = request.num_computed_tokens, 0
-    place, ready = place_of(scheduler, request)
+    place, ready = place_of(scheduler, request, ahead)
     if place is Place.PARKED:
         computed, external = 0, computed
     elif place is Place.WAITING and computed and not getattr(request, "resumable", False):
@@ -152,11 +152,11 @@ def view_of(scheduler: Vllm, request: Vllm, arrival: int) -> View:
     )
 
 
-def place_of(scheduler: Vllm, request: Vllm) -> tuple[Place, bool]:
-    """Return where a request is, and whether the next step may run it."""
+def place_of(scheduler: Vllm, request: Vllm, ahead: int = 1) -> tuple[Place, bool]:
+    """Return where a request is, and whether the step that lies so far `ahead` may run it."""
     status = request.status.name
     if status == "RUNNING":
-        return Place.RUNNING, getattr(request, "next_decode_eligible_step", 0) <= current_step(scheduler) + 1
+        return Place.RUNNING, getattr(request, "next_decode_eligible_step", 0) <= current_step(scheduler) + ahead
     if status == "WAITING_FOR_REMOTE_KVS":
         landed = request.request_id in scheduler.finished_recving_kv_req_ids
         return (Place.WAITING, True) if landed else (Place.PARKED, False)
@@ -234,9 +234,13 @@ def holds(scheduler: Vllm, throttle: bool) -> bool:
     """Whether the step about to be scheduled will defer prefills, by vLLM's own rule; ask before `schedule()`."""
     if getattr(scheduler, "prefill_capacity_bound", False):
         return False
-    interval = getattr(scheduler, "local_prefill_interval", 1)
-    local = interval > 1 and scheduler.num_executed_steps + 1 - scheduler.last_prefill_step < interval
-    return (throttle or local) and any(not request.is_prefill_chunk for request in scheduler.running)
+    return (throttle or local_hold(scheduler)) and any(not request.is_prefill_chunk for request in scheduler.running)
+
+
+def local_hold(scheduler: Vllm) -> bool:
+    """Whether the scheduler's own cadence (0.33.0, for a rank on its own) throttles the step about to come."""
+    interval: int = getattr(scheduler, "local_prefill_interval", 1)
+    return interval > 1 and bool(scheduler.num_executed_steps + 1 - scheduler.last_prefill_step < interval)
 
 
 def step_of(
