@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from onbeat_reference.observe_vllm import (
     Arrivals,
+    chunks,
     config_of,
     facts_of,
     holds,
@@ -45,6 +46,7 @@ class _Look(NamedTuple):
     running: list[Vllm]
     holders: dict[str, View]
     """Waiting requests that hold blocks, or whose loads are in flight."""
+    chunks: frozenset[str]
     hold: bool
     local: bool
     paused: str | None
@@ -107,6 +109,7 @@ class _Recorder:
         self.look = _Look(
             running=list(scheduler.running),
             holders={r.request_id: self.view(r) for r in _holders(scheduler)},
+            chunks=chunks(scheduler),
             hold=holds(scheduler, throttle),
             local=local_hold(scheduler),
             paused=paused(scheduler),
@@ -131,6 +134,7 @@ class _Recorder:
             throttle=throttle or look.local,
             hold=look.hold,
             paused=look.paused,
+            chunks=look.chunks,
         )
         facts = facts_of(self.config, before, step, after)
         whole = None

@@ -11,7 +11,7 @@ is here (0.24.0 to 0.33.0). What vLLM keeps to itself is inferred, always so tha
   `facts_of` fills in what a load turned out to take.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onbeat_spec.config import Config
@@ -237,6 +237,14 @@ def holds(scheduler: Vllm, throttle: bool) -> bool:
     return (throttle or local_hold(scheduler)) and any(not request.is_prefill_chunk for request in scheduler.running)
 
 
+def chunks(scheduler: Vllm) -> frozenset[str]:
+    """Return those that run and that a hold passes over, by vLLM's own mark; ask before `schedule()`.
+
+    The mark also stands on a prefill with a single token left, which is a decode by our words.
+    """
+    return frozenset([request.request_id for request in scheduler.running if request.is_prefill_chunk])
+
+
 def local_hold(scheduler: Vllm) -> bool:
     """Whether the scheduler's own cadence (0.33.0, for a rank on its own) throttles the step about to come."""
     interval: int = getattr(scheduler, "local_prefill_interval", 1)
@@ -253,6 +261,7 @@ def step_of(
     throttle: bool,
     hold: bool,
     paused: str | None = None,
+    chunks: Collection[str] | None = None,
 ) -> Step:
     """Return what one `schedule()` call decided.
 
@@ -265,6 +274,7 @@ def step_of(
         throttle: its argument; or whether the scheduler's own cadence held, where it keeps one.
         hold: what `holds` said before it.
         paused: what `paused` said before it.
+        chunks: what `chunks` said before it; None: those with more than one token of local work.
     """
     step = Step(index, throttle, hold=hold, open=paused is None, saturated=after.saturated)
     step.scheduled = dict(output.num_scheduled_tokens)
@@ -282,7 +292,7 @@ def step_of(
             step.loading.append(id)
     step.admitted.sort(key=list(step.scheduled).index)
     if hold and paused != "all":
-        step.held = list(_held(step, before, after, config))
+        step.held = list(_held(step, before, after, config, chunks))
     step.prefill = any(_prefills(step, after.requests[id]) for id in step.scheduled if id in after.requests)
     offered = not hold and not step.evictions and step.open
     step.wrote_flag = offered or before.saturated != after.saturated
@@ -308,14 +318,14 @@ def _evictions(step: Step, before: State, after: State, config: Config) -> Itera
         yield Eviction(id, id if best is None else best.id, before.requests[id].num_blocks)
 
 
-def _held(step: Step, before: State, after: State, config: Config) -> Iterator[str]:
+def _held(step: Step, before: State, after: State, config: Config, chunks: Collection[str] | None) -> Iterator[str]:
     """Yield the chunks that a hold passed over, and the waiting request at which it ended the scan."""
     evicted = {victim for victim, _, _ in step.evictions}
     for id in before.running:
         request = before.requests.get(id)
         if request is None or id in step.scheduled or id in evicted:
             continue
-        if not is_decode(local_work(request)):
+        if id in chunks if chunks is not None else not is_decode(local_work(request)):
             yield id
     if evicted or not step.open or step.budget <= 0 or after.num_slots >= config.max_num_seqs:
         return
