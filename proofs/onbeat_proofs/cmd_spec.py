@@ -50,7 +50,7 @@ def _catalogue(rows: list[Coverage]) -> Table:
 
 
 def _group() -> Table:
-    """The invariants of a lock-step group, which have no place in the matrix: so far only traces are checked for them."""
+    """The invariants of a lock-step group; they have no place in the matrix, since only traces are checked for them."""
     table = Table(box=None, pad_edge=False)
     table.add_column("of a group", no_wrap=True)
     table.add_column("statement; checked on traces only, so far")

@@ -242,7 +242,8 @@ print(*sorted({"vllm", "torch", "z3"} & sys.modules.keys()), hasattr(module, "an
 def test_the_two_classes_are_made_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Scheduler", "AsyncScheduler"):
         module = {"Scheduler": "scheduler", "AsyncScheduler": "async_scheduler"}[name]
-        monkeypatch.setitem(sys.modules, f"vllm.v1.core.sched.{module}", SimpleNamespace(**{name: Plain}))  # as good as a module
+        as_module = SimpleNamespace(**{name: Plain})
+        monkeypatch.setitem(sys.modules, f"vllm.v1.core.sched.{module}", as_module)
         made = getattr(vllm_recorder, f"Recorded{name}")
         assert made.__mro__[1:3] == (VllmRecorder, Plain)
         assert getattr(vllm_recorder, f"Recorded{name}") is made
