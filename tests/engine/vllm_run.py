@@ -45,8 +45,8 @@ class RunConnector(KVConnectorBase_V1):
     sys.path.insert(0, str(folder))
 
 
-def build(folder: Path, kind: str, priority: bool) -> Any:
-    """A scheduler with 23 blocks of 16 tokens and a budget of 64 tokens."""
+def build(folder: Path, kind: str, priority: bool, recorded: bool = True) -> Any:
+    """A scheduler with 23 blocks of 16 tokens and a budget of 64 tokens; or the same of the class behind it."""
     config = importlib.import_module("vllm.config")
     torch = importlib.import_module("torch")
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
@@ -78,7 +78,10 @@ def build(folder: Path, kind: str, priority: bool) -> Any:
     vllm_config.parallel_config.data_parallel_size = 2
     spec = interface.FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=4, head_size=16, dtype=torch.float32)
     module = importlib.import_module("onbeat_engine.vllm_recorder")
-    return getattr(module, kind)(
+    cls = getattr(module, kind)
+    if not recorded:
+        cls = cls.__mro__[2]
+    return cls(
         vllm_config=vllm_config,
         kv_cache_config=interface.KVCacheConfig(
             num_blocks=NUM_BLOCKS,
@@ -100,6 +103,8 @@ class Run:
         self.draw = random.Random(seed)
         self.flights: deque[tuple[Any, Any]] = deque()
         self.seen: Counter[str] = Counter()
+        self.log: list[dict[str, int]] = []
+        """What every step scheduled."""
         self.added = 0
         self.loading: dict[str, int] = {}
         self.outputs = importlib.import_module("vllm.v1.outputs")
@@ -127,6 +132,7 @@ class Run:
         ran = {request.request_id for request in scheduler.running}
         step = scheduler.schedule(throttle)
         output = self.output(step)
+        self.log.append(dict(step.num_scheduled_tokens))
         self.seen["steps"] += 1
         self.seen["throttled"] += throttle
         left = {r.request_id for r in scheduler.running} - step.num_scheduled_tokens.keys()
@@ -185,12 +191,15 @@ def main() -> None:
         began = time.perf_counter()
         run.play(steps)
         seconds = time.perf_counter() - began
+        plain = Run(build(Path(name), kind, seed % 2 == 1, recorded=False), run.depth, seed)
+        plain.play(steps)
         recorder = scheduler.onbeat_recorder
         report = {
             "vllm": vllm.__version__,
             "errors": recorder.errors if recorder else None,
             "writer_errors": recorder.writer.errors if recorder else None,
             "seconds": seconds,
+            "same": run.log == plain.log and not hasattr(plain.scheduler, "onbeat_recorder"),
             **run.seen,
         }
     print(json.dumps(report))
