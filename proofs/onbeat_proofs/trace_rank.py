@@ -17,6 +17,8 @@ from onbeat_spec.trace_write import NO_STATE
 
 COMPLETE = "trace-complete"
 """Not of the catalogue: the records of a trace follow each other without a gap."""
+MOST_POSITIONS = 8
+"""Positions of tokens that a message names."""
 MOST_FLIGHTS = 64
 """Steps in flight at once, at most; a pipeline has as many as it has stages."""
 
@@ -234,7 +236,10 @@ class RankReplay:
     # --- States ------------------------------------------------------------------------------------------------------
 
     def _state(self, state: State) -> None:
-        self._monitor.state(state, self.at.step)
+        try:
+            self._monitor.state(state, self.at.step)
+        except KeyError as error:
+            self._report("one-place", f"the state lists {error.args[0]!r}, of which it says nothing")
         self._tokens(state)
 
     def _tokens(self, state: State) -> None:
@@ -254,7 +259,8 @@ class RankReplay:
         if known == expected:
             return
         least = min(known, expected)
-        self._monitor.delivered(id, self.at.step, range(least, known), range(least, expected))
+        most = least + MOST_POSITIONS
+        self._monitor.delivered(id, self.at.step, range(least, min(known, most)), range(least, min(expected, most)))
         self._known[id] = expected
 
     def _report(self, invariant: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -521,3 +522,40 @@ def test_a_trace_without_a_step_is_not_checked(trace: Path) -> None:
     code, text = invoke(falsify(trace, only_the_header))
     assert code == 2
     assert "nothing was checked" in text
+
+
+# --- Anything --------------------------------------------------------------------------------------------------------
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The places of all values inside a value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(leaf for key, each in inner for leaf in leaves(each, (*path, key)))]
+
+
+def test_no_trace_makes_it_crash(trace: Path) -> None:
+    """Values set, taken away and put in at random: each is an error of the reader, or a verdict."""
+    draw = random.Random(1)
+    values = [0, -1, 1, 10**30, True, None, "a", "nobody", "all", [], {}, ["a"], {"a": 1}, [["a", "b", 1]], 1.5]
+    verdicts = {0: 0, 1: 0, 2: 0}
+    for _ in range(600):
+        packed = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
+        for _ in range(draw.randint(1, 3)):
+            *path, last = draw.choice(leaves(packed)[1:])
+            inner: Any = packed
+            for key in path:
+                inner = inner[key]
+            if draw.random() < 0.3:
+                del inner[last]
+            else:
+                inner[last] = draw.choice(values)
+        wrong = trace.parent.parent / "wrong.ndjson"
+        wrong.write_text("".join(json.dumps(each) + "\n" for each in packed), encoding="utf-8")
+        try:
+            report = check_trace([str(wrong)], context=2)
+        except TraceError:
+            verdicts[2] += 1
+        else:
+            json.dumps(report.as_json())
+            verdicts[report.exit_code] += 1
+    assert min(verdicts.values()) > 20, verdicts
