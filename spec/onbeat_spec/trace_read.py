@@ -1,13 +1,13 @@
 """Trace files, read back: strictly, line by line, in constant memory."""
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from os import PathLike, fspath
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
 from onbeat_spec.config import Config
 from onbeat_spec.errors import ConfigError, EmptyTrace, TraceError
-from onbeat_spec.records import Eviction, LockStep, Place, State, Step, View
+from onbeat_spec.records import LockStep, Place, State, Step, View
 from onbeat_spec.trace import (
     CONFIG_DEFAULTS,
     FORMAT,
@@ -26,6 +26,24 @@ from onbeat_spec.trace import (
     StepRecord,
     Update,
 )
+from onbeat_spec.trace_values import (
+    Keys,
+    Wrong,
+    boolean,
+    counts,
+    eviction,
+    flight,
+    integer,
+    list_of,
+    map_of,
+    no_constant,
+    number,
+    of_type,
+    one_of,
+    show,
+    string,
+    strings,
+)
 from onbeat_spec.trace_write import (
     LISTS,
     NO_STATE,
@@ -42,12 +60,7 @@ MAX_LINE = 1 << 28
 """Bytes that no line has; a file of something else must not fill the memory."""
 
 T = TypeVar("T")
-_MISSING: Any = object()
 _PLACES = {place.value: place for place in Place}
-
-
-class _Wrong(Exception):
-    """What is wrong with a line."""
 
 
 class TraceFile:
@@ -103,110 +116,10 @@ class TraceFile:
 
     def _decode(self, text: bytes, read: Callable[[object], T]) -> T:
         try:
-            packed = json.loads(text, parse_constant=_no_constant)
+            packed = json.loads(text, parse_constant=no_constant)
             return read(packed)
-        except (_Wrong, ValueError, RecursionError, ConfigError) as error:
+        except (Wrong, ValueError, RecursionError, ConfigError) as error:
             raise TraceError(f"{self.path}:{self._line}: {error}") from None
-
-
-def _no_constant(name: str) -> float:
-    raise _Wrong(f"{name} is no JSON")
-
-
-# --- Values ----------------------------------------------------------------------------------------------------------
-
-
-class _Keys:
-    """Takes the keys of an object, one by one, and complains about those that are left over."""
-
-    def __init__(self, packed: object, where: str) -> None:
-        if not isinstance(packed, dict):
-            raise _Wrong(f"{where} is {_show(packed)}; it must be an object")
-        self.packed = packed
-        self.where = where
-        self.taken = 0
-
-    def take(self, key: str, kind: Callable[[object, str], Any], default: Any = _MISSING) -> Any:
-        value = self.packed.get(key, _MISSING)
-        if value is _MISSING:
-            if default is _MISSING:
-                raise _Wrong(f"{self.where} has no {key!r}")
-            return default
-        self.taken += 1
-        return kind(value, f"{self.where}.{key}")
-
-    def done(self, known: Collection[str]) -> None:
-        if self.taken != len(self.packed):
-            unknown = next(key for key in self.packed if key not in known)
-            raise _Wrong(f"{self.where} has the unknown key {unknown!r}")
-
-
-def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _of(kind: type, name: str) -> Callable[[object, str], Any]:
-    def read(value: object, where: str) -> Any:
-        if type(value) is not kind:  # a bool is no number here
-            raise _Wrong(f"{where} is {_show(value)}; it must be {name}")
-        return value
-
-    return read
-
-
-_int, _bool, _str = _of(int, "an integer"), _of(bool, "true or false"), _of(str, "a string")
-
-
-def _number(value: object, where: str) -> float:
-    if type(value) not in (int, float):
-        raise _Wrong(f"{where} is {_show(value)}; it must be a number")
-    return float(cast(float, value))
-
-
-def _list(kind: Callable[[object, str], Any]) -> Callable[[object, str], list[Any]]:
-    def read(value: object, where: str) -> list[Any]:
-        if not isinstance(value, list):
-            raise _Wrong(f"{where} is {_show(value)}; it must be a list")
-        return [kind(each, f"{where}[{index}]") for index, each in enumerate(value)]
-
-    return read
-
-
-def _map(kind: Callable[[object, str], Any]) -> Callable[[object, str], dict[str, Any]]:
-    def read(value: object, where: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise _Wrong(f"{where} is {_show(value)}; it must be an object")
-        for key, each in value.items():
-            kind(each, f"{where}[{key!r}]")
-        return value
-
-    return read
-
-
-def _one_of(*names: str) -> Callable[[object, str], str]:
-    def read(value: object, where: str) -> str:
-        if value not in names:
-            raise _Wrong(f"{where} is {_show(value)}; it must be one of {', '.join(names)}")
-        return value
-
-    return read
-
-
-_strs, _counts = _list(_str), _map(_int)
-
-
-def _eviction(value: object, where: str) -> Eviction:
-    if not isinstance(value, list) or len(value) != 3:
-        raise _Wrong(f"{where} is {_show(value)}; it must be [victim, cause, released]")
-    victim, cause, released = value
-    return Eviction(_str(victim, where), _str(cause, where), _int(released, where))
-
-
-def _flight(value: object, where: str) -> tuple[int, dict[str, int]]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise _Wrong(f"{where} is {_show(value)}; it must be [step, tokens per request]")
-    return _int(value[0], where), _counts(value[1], where)
 
 
 # --- Parts -----------------------------------------------------------------------------------------------------------
@@ -216,34 +129,34 @@ _STATE_KEYS = frozenset({*TOTALS, "saturated", "requests", *(name for name, _ in
 
 
 def _read_view(packed: dict[str, Any], where: str) -> tuple[str, View]:
-    keys = _Keys(packed, where)
-    values = [keys.take("id", _str)]
+    keys = Keys(packed, where)
+    values = [keys.take("id", string)]
     for name, default in zip(View._fields[1:-1], NO_VIEW[1:-1], strict=True):
         if name == "num_tokens":
             default = values[-1]  # noqa: PLW2901  (as many as its prompt)
-        values.append(keys.take(name, _bool if name == "sync_load" else _int, default))
-    place = _PLACES[keys.take("place", _one_of(*_PLACES), "running")]
-    key = keys.take("key", _str, values[0])
+        values.append(keys.take(name, boolean if name == "sync_load" else integer, default))
+    place = _PLACES[keys.take("place", one_of(*_PLACES), "running")]
+    key = keys.take("key", string, values[0])
     keys.done(_VIEW_KEYS)
     return key, View._make([*values, place])
 
 
 def _state(base: State) -> Callable[[object, str], State]:
     def read(packed: object, where: str) -> State:
-        keys = _Keys(packed, where)
-        totals = {name: keys.take(name, _int, getattr(base, name)) for name in TOTALS}
-        saturated = keys.take("saturated", _bool, base.saturated)
+        keys = Keys(packed, where)
+        totals = {name: keys.take(name, integer, getattr(base, name)) for name in TOTALS}
+        saturated = keys.take("saturated", boolean, base.saturated)
         requests: dict[str, View] = {}
-        for index, each in enumerate(keys.take("requests", _list(lambda value, _: value), ())):
+        for index, each in enumerate(keys.take("requests", list_of(lambda value, _: value), ())):
             at = f"{where}.requests[{index}]"
             if isinstance(each, str):
                 if each not in base.requests:
-                    raise _Wrong(f"{at} is {_show(each)}, which does not stand in the state that this one refers to")
+                    raise Wrong(f"{at} is {show(each)}, which does not stand in the state that this one refers to")
                 requests[each] = base.requests[each]
             else:
                 key, request = _read_view(each, at)
                 requests[key] = request
-        lists = {name: keys.take(name, _strs, None) for name, _ in LISTS}
+        lists = {name: keys.take(name, strings, None) for name, _ in LISTS}
         keys.done(_STATE_KEYS)
         running, waiting, parked = (
             standing(requests.items(), place) if lists[name] is None else tuple(lists[name]) for name, place in LISTS
@@ -254,13 +167,13 @@ def _state(base: State) -> Callable[[object, str], State]:
 
 
 def _read_lock(packed: object, where: str) -> LockStep:
-    keys = _Keys(packed, where)
-    collectives = keys.take("collectives", _strs, None)
+    keys = Keys(packed, where)
+    collectives = keys.take("collectives", strings, None)
     lock = LockStep(
-        keys.take("number", _int),
-        keys.take("phase", _int, None),
+        keys.take("number", integer),
+        keys.take("phase", integer, None),
         None if collectives is None else tuple(collectives),
-        keys.take("last", _bool, None),
+        keys.take("last", boolean, None),
     )
     keys.done(LockStep._fields)
     return lock
@@ -277,106 +190,110 @@ _STEP_KEYS = frozenset(
 
 def _read_header(packed: object, path: str) -> Header:
     if not isinstance(packed, dict) or FORMAT not in packed:
-        raise _Wrong(f"the first line is no header: it has no {FORMAT!r}")
-    keys = _Keys(packed, "header")
-    version = keys.take(FORMAT, _int)
+        raise Wrong(f"the first line is no header: it has no {FORMAT!r}")
+    keys = Keys(packed, "header")
+    version = keys.take(FORMAT, integer)
     if version != VERSION:
-        raise _Wrong(f"it is of version {version} and this reads version {VERSION}; use another release of onbeat")
+        raise Wrong(f"it is of version {version} and this reads version {VERSION}; use another release of onbeat")
     header = Header(
-        rank=keys.take("rank", _int),
-        ranks=keys.take("ranks", _int),
-        config=_config(keys.take("config", _map(lambda value, _: value))),
-        policy=keys.take("policy", _str),
-        scheduler=keys.take("scheduler", _str),
+        rank=keys.take("rank", integer),
+        ranks=keys.take("ranks", integer),
+        config=_config(keys.take("config", map_of(lambda value, _: value))),
+        policy=keys.take("policy", string),
+        scheduler=keys.take("scheduler", string),
         state=keys.take("state", _state(NO_STATE)),
-        run=keys.take("run", _str, ""),
-        part=keys.take("part", _int, 0),
-        next_step=keys.take("next_step", _int, 0),
-        started=keys.take("started", _number, 0.0),
-        software=keys.take("software", _map(_str), {}),
-        any_flag=keys.take("any_flag", _bool, False),
-        lost=keys.take("lost", _int, 0),
-        flights=tuple(keys.take("flights", _list(_flight), ())),
+        run=keys.take("run", string, ""),
+        part=keys.take("part", integer, 0),
+        next_step=keys.take("next_step", integer, 0),
+        started=keys.take("started", number, 0.0),
+        software=keys.take("software", map_of(string), {}),
+        any_flag=keys.take("any_flag", boolean, False),
+        lost=keys.take("lost", integer, 0),
+        flights=tuple(keys.take("flights", list_of(flight), ())),
     )
     keys.done(_HEADER_KEYS)
     if not 0 <= header.rank < header.ranks:
-        raise _Wrong(f"header.rank is {header.rank} of {header.ranks} ranks")
+        raise Wrong(f"header.rank is {header.rank} of {header.ranks} ranks")
     return header
 
 
 def _config(packed: dict[str, Any]) -> Config:
     for name, value in packed.items():
         if name not in CONFIG_DEFAULTS:
-            raise _Wrong(f"header.config has the unknown key {name!r}")
+            raise Wrong(f"header.config has the unknown key {name!r}")
         kind = type(CONFIG_DEFAULTS[name])
-        _of(kind, f"of type {kind.__name__}")(value, f"header.config.{name}")
+        of_type(kind, f"of type {kind.__name__}")(value, f"header.config.{name}")
     return Config(**packed)
 
 
 def _read_step(packed: dict[str, Any], config: Config) -> StepRecord:
-    keys = _Keys(packed, "step")
+    keys = Keys(packed, "step")
     after: State = keys.take("after", _state(NO_STATE))
     before: State = keys.take("before", _state(after), after)
-    step = Step(keys.take("step", _int), False)
+    step = Step(keys.take("step", integer), False)
     for name in STEP_FLAGS:
-        setattr(step, name, keys.take(name, _bool, False))
+        setattr(step, name, keys.take(name, boolean, False))
     for name in STEP_MAPS:
-        setattr(step, name, keys.take(name, _counts, {}))
+        setattr(step, name, keys.take(name, counts, {}))
     for name in STEP_LISTS:
-        setattr(step, name, keys.take(name, _strs, []))
-    step.open = keys.take("open", _bool, True)
-    step.evictions = keys.take("evictions", _list(_eviction), [])
-    step.budget = keys.take("budget", _int, config.max_num_batched_tokens - sum(step.scheduled.values()))
-    step.wrote_flag = keys.take("wrote_flag", _bool, offers(step))
-    step.saturated = keys.take("saturated", _bool, after.saturated)
+        setattr(step, name, keys.take(name, strings, []))
+    step.open = keys.take("open", boolean, True)
+    step.evictions = keys.take("evictions", list_of(eviction), [])
+    step.budget = keys.take("budget", integer, config.max_num_batched_tokens - sum(step.scheduled.values()))
+    step.wrote_flag = keys.take("wrote_flag", boolean, offers(step))
+    step.saturated = keys.take("saturated", boolean, after.saturated)
     record = StepRecord(
         step,
         before,
         after,
         keys.take("whole", _state(after), None),
-        cast(PauseMode | None, keys.take("paused", _one_of(*get_args(PauseMode)), None)),
+        cast(PauseMode | None, keys.take("paused", one_of(*get_args(PauseMode)), None)),
         keys.take("lock", _read_lock, None),
-        keys.take("t", _number, 0.0),
+        keys.take("t", number, 0.0),
     )
     keys.done(_STEP_KEYS)
     return record
 
 
-def _read_update(keys: _Keys) -> Update:
-    return Update(keys.take("update", _int), keys.take("tokens", _counts, {}), keys.take("finished", _map(_str), {}))
+def _read_update(keys: Keys) -> Update:
+    return Update(
+        keys.take("update", integer), keys.take("tokens", counts, {}), keys.take("finished", map_of(string), {})
+    )
 
 
-def _read_notice(keys: _Keys) -> Notice:
+def _read_notice(keys: Keys) -> Notice:
     after = keys.take("after", _state(NO_STATE), None)
     return Notice(
-        cast(NoticeKind, keys.take("notice", _one_of(*get_args(NoticeKind)))),
-        keys.take("id", _str),
-        keys.take("known", _bool, True),
+        cast(NoticeKind, keys.take("notice", one_of(*get_args(NoticeKind)))),
+        keys.take("id", string),
+        keys.take("known", boolean, True),
         keys.take("before", _state(after or NO_STATE), None),
         after,
     )
 
 
-def _read_pause(keys: _Keys) -> Pause:
-    mode: Literal["new", "all", "none"] = keys.take("pause", _one_of("new", "all", "none"))
+def _read_pause(keys: Keys) -> Pause:
+    mode: Literal["new", "all", "none"] = keys.take("pause", one_of("new", "all", "none"))
     return Pause(None if mode == "none" else mode)
 
 
-_OTHERS: dict[str, tuple[Callable[[_Keys], Record], tuple[str, ...]]] = {
+_OTHERS: dict[str, tuple[Callable[[Keys], Record], tuple[str, ...]]] = {
     "idle": (lambda keys: Idle(keys.take("idle", _read_lock)), ("idle",)),
     "update": (_read_update, ("update", "tokens", "finished")),
     "accepted": (
-        lambda keys: Accepted(keys.take("accepted", _str), keys.take("num_prompt", _int), keys.take("limit", _int)),
+        lambda keys: Accepted(
+            keys.take("accepted", string), keys.take("num_prompt", integer), keys.take("limit", integer)
+        ),
         ("accepted", "num_prompt", "limit"),
     ),
     "refused": (
-        lambda keys: Refused(keys.take("refused", _str), keys.take("num_prompt", _int)),
+        lambda keys: Refused(keys.take("refused", string), keys.take("num_prompt", integer)),
         ("refused", "num_prompt"),
     ),
     "notice": (_read_notice, ("notice", "id", "known", "before", "after")),
     "pause": (_read_pause, ("pause",)),
-    "reset": (lambda keys: Reset(tuple(keys.take("reset", _strs))), ("reset",)),
-    "crashed": (lambda keys: Crashed(keys.take("crashed", _str)), ("crashed",)),
+    "reset": (lambda keys: Reset(tuple(keys.take("reset", strings))), ("reset",)),
+    "crashed": (lambda keys: Crashed(keys.take("crashed", string)), ("crashed",)),
 }
 
 
@@ -386,8 +303,8 @@ def _read_record(packed: object, config: Config) -> Record:
             return _read_step(packed, config)
         for name, (read, known) in _OTHERS.items():
             if name in packed:
-                keys = _Keys(packed, name)
+                keys = Keys(packed, name)
                 record = read(keys)
                 keys.done(known)
                 return record
-    raise _Wrong(f"{_show(packed)} is no record: it has none of step, {', '.join(_OTHERS)}")
+    raise Wrong(f"{show(packed)} is no record: it has none of step, {', '.join(_OTHERS)}")

@@ -203,7 +203,10 @@ def test_a_crash_is_recorded_and_raised(folder: Path) -> None:
     assert list(records(folder)) == [Crashed("schedule: IndexError: pop from empty list")]
 
 
-def test_what_cannot_be_recorded_is_scheduled(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("folder")
+def test_what_cannot_be_recorded_is_scheduled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A release whose attributes moved: counted, said once, and nothing else."""
     made = Recorded()
     made.plan = [output] * 5
@@ -217,6 +220,11 @@ def test_what_cannot_be_recorded_is_scheduled(folder: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.ERROR):
         assert Recorded(parallel_config=SimpleNamespace(data_parallel_rank=0)).onbeat_recorder is None
     assert "cannot be recorded" in caplog.text
+    caplog.clear()
+    monkeypatch.setenv("ONBEAT_TRACE_MAX_BYTES", "much")
+    with caplog.at_level(logging.ERROR):
+        assert Recorded().onbeat_recorder is None
+    assert "ONBEAT_TRACE_MAX_BYTES is 'much'" in caplog.text
 
 
 def test_without_a_folder_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
