@@ -23,6 +23,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.scheduler
+	$(BIN)/python -m benchmarks.recorder
 
 vllm-env:
 	@$(PYTHON) tools/vllm_env.py '$(VERSION)'

@@ -3,9 +3,9 @@
     python tools/vllm_env.py 0.33.0
 
 Environments lie in `.vllm/` of the checkout. `.vllm/base` holds torch, the pinned closure of requirements-vllm.txt,
-Onbeat's own dependencies and pytest, once; `.vllm/<version>` holds one vLLM release and Onbeat (editable) and sees what `base`
-holds. Each layer keeps a hash of what it was made from; a layer that is cut short, out of date or does not import is
-made again. The last line printed is the path of the environment's Python.
+Onbeat's own dependencies and pytest, once; `.vllm/<version>` holds one vLLM release and Onbeat (editable) and sees
+what `base` holds. Each layer keeps a hash of what it was made from; a layer that is cut short, out of date or does
+not import is made again. The last line printed is the path of the environment's Python.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onbeat_proofs.coverage import KINDS, Coverage, matrix, suite
-from onbeat_spec.catalogue import CATALOGUE
+from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE, Invariant
 from onbeat_spec.errors import OnbeatError
 
 
@@ -25,10 +25,15 @@ def command(invariant: str | None) -> int:
         console.print(_catalogue(rows))
         console.print()
         console.print(_matrix(rows))
+        console.print()
+        console.print(_group())
         lacking = [row.invariant.id for row in rows if not row.enough]
         if lacking:
             console.print(f"not checked enough: {', '.join(lacking)}", markup=False)
         return 1 if lacking else 0
+    if invariant in GROUP_CATALOGUE:
+        _print_group(console, GROUP_CATALOGUE[invariant])
+        return 0
     if invariant not in CATALOGUE:
         raise OnbeatError(f"there is no invariant {invariant!r}; `onbeat spec` lists them")
     _print_one(console, next(row for row in rows if row.invariant.id == invariant))
@@ -44,6 +49,21 @@ def _catalogue(rows: list[Coverage]) -> Table:
     return table
 
 
+def _group() -> Table:
+    """The invariants of a lock-step group; they have no place in the matrix, since only traces are checked for them."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("of a group", no_wrap=True)
+    table.add_column("statement; checked on traces only, so far")
+    for entry in GROUP_CATALOGUE.values():
+        table.add_row(entry.id, entry.statement)
+    return table
+
+
+def _print_group(console: Console, entry: Invariant) -> None:
+    _print_predicates(console, entry)
+    console.print("checks\n  trace       onbeat check-trace: every lock step of a recorded group", highlight=False)
+
+
 def _matrix(rows: list[Coverage]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("invariant", no_wrap=True)
@@ -55,9 +75,7 @@ def _matrix(rows: list[Coverage]) -> Table:
     return table
 
 
-def _print_one(console: Console, row: Coverage) -> None:
-    """Print one invariant: statement, predicates, checks with their strength, cases."""
-    entry = row.invariant
+def _print_predicates(console: Console, entry: Invariant) -> None:
     console.print(f"{entry.id}\n  {entry.statement}", markup=False, highlight=False, soft_wrap=True)
     console.print("\npredicates", highlight=False)
     for scope in entry.scopes:
@@ -65,6 +83,12 @@ def _print_one(console: Console, row: Coverage) -> None:
         console.print(f"  over {_SCOPES[scope]}", markup=False, highlight=False)
         console.print(inspect.cleandoc(source), markup=False, highlight=False, soft_wrap=True)
         console.print()
+
+
+def _print_one(console: Console, row: Coverage) -> None:
+    """Print one invariant: statement, predicates, checks with their strength, cases."""
+    entry = row.invariant
+    _print_predicates(console, entry)
     console.print("checks", highlight=False)
     for kind in KINDS:
         for check in row.checks[kind]:
@@ -84,4 +108,5 @@ _SCOPES = {
     "step": "one step",
     "runs": "two runs from one state",
     "history": "a history (a method of the monitor)",
+    "group": "one lock step of a group",
 }

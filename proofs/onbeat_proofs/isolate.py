@@ -37,6 +37,8 @@ class Job:
     seed: int = 0
     workload: str | None = None
     interval: int = 2
+    stop_at: tuple[str, ...] = ()
+    """End at the first violation of one of these."""
 
 
 def audit_apart(

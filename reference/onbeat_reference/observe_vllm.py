@@ -11,7 +11,7 @@ is here (0.24.0 to 0.33.0). What vLLM keeps to itself is inferred, always so tha
   `facts_of` fills in what a load turned out to take.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onbeat_spec.config import Config
@@ -120,11 +120,11 @@ def by_priority(scheduler: Vllm) -> bool:
     return bool(getattr(getattr(scheduler, "policy", None), "value", "fcfs") == "priority")
 
 
-def view_of(scheduler: Vllm, request: Vllm, arrival: int) -> View:
-    """Return a vLLM request as it stands now."""
+def view_of(scheduler: Vllm, request: Vllm, arrival: int, *, ahead: int = 1) -> View:
+    """Return a vLLM request as it stands now; `ahead` says for which step: 1 = the next one, 0 = the latest."""
     known: int = request.num_tokens
     computed, external = request.num_computed_tokens, 0
-    place, ready = place_of(scheduler, request)
+    place, ready = place_of(scheduler, request, ahead)
     if place is Place.PARKED:
         computed, external = 0, computed
     elif place is Place.WAITING and computed and not getattr(request, "resumable", False):
@@ -152,11 +152,11 @@ def view_of(scheduler: Vllm, request: Vllm, arrival: int) -> View:
     )
 
 
-def place_of(scheduler: Vllm, request: Vllm) -> tuple[Place, bool]:
-    """Return where a request is, and whether the next step may run it."""
+def place_of(scheduler: Vllm, request: Vllm, ahead: int = 1) -> tuple[Place, bool]:
+    """Return where a request is, and whether the step that lies so far `ahead` may run it."""
     status = request.status.name
     if status == "RUNNING":
-        return Place.RUNNING, getattr(request, "next_decode_eligible_step", 0) <= current_step(scheduler) + 1
+        return Place.RUNNING, getattr(request, "next_decode_eligible_step", 0) <= current_step(scheduler) + ahead
     if status == "WAITING_FOR_REMOTE_KVS":
         landed = request.request_id in scheduler.finished_recving_kv_req_ids
         return (Place.WAITING, True) if landed else (Place.PARKED, False)
@@ -234,9 +234,21 @@ def holds(scheduler: Vllm, throttle: bool) -> bool:
     """Whether the step about to be scheduled will defer prefills, by vLLM's own rule; ask before `schedule()`."""
     if getattr(scheduler, "prefill_capacity_bound", False):
         return False
-    interval = getattr(scheduler, "local_prefill_interval", 1)
-    local = interval > 1 and scheduler.num_executed_steps + 1 - scheduler.last_prefill_step < interval
-    return (throttle or local) and any(not request.is_prefill_chunk for request in scheduler.running)
+    return (throttle or local_hold(scheduler)) and any(not request.is_prefill_chunk for request in scheduler.running)
+
+
+def chunks(scheduler: Vllm) -> frozenset[str]:
+    """Return those that run and that a hold passes over, by vLLM's own mark; ask before `schedule()`.
+
+    The mark also stands on a prefill with a single token left, which is a decode by our words.
+    """
+    return frozenset([request.request_id for request in scheduler.running if request.is_prefill_chunk])
+
+
+def local_hold(scheduler: Vllm) -> bool:
+    """Whether the scheduler's own cadence (0.33.0, for a rank on its own) throttles the step about to come."""
+    interval: int = getattr(scheduler, "local_prefill_interval", 1)
+    return interval > 1 and bool(scheduler.num_executed_steps + 1 - scheduler.last_prefill_step < interval)
 
 
 def step_of(
@@ -249,6 +261,7 @@ def step_of(
     throttle: bool,
     hold: bool,
     paused: str | None = None,
+    chunks: Collection[str] | None = None,
 ) -> Step:
     """Return what one `schedule()` call decided.
 
@@ -261,6 +274,7 @@ def step_of(
         throttle: its argument; or whether the scheduler's own cadence held, where it keeps one.
         hold: what `holds` said before it.
         paused: what `paused` said before it.
+        chunks: what `chunks` said before it; None: those with more than one token of local work.
     """
     step = Step(index, throttle, hold=hold, open=paused is None, saturated=after.saturated)
     step.scheduled = dict(output.num_scheduled_tokens)
@@ -278,7 +292,7 @@ def step_of(
             step.loading.append(id)
     step.admitted.sort(key=list(step.scheduled).index)
     if hold and paused != "all":
-        step.held = list(_held(step, before, after, config))
+        step.held = list(_held(step, before, after, config, chunks))
     step.prefill = any(_prefills(step, after.requests[id]) for id in step.scheduled if id in after.requests)
     offered = not hold and not step.evictions and step.open
     step.wrote_flag = offered or before.saturated != after.saturated
@@ -304,14 +318,14 @@ def _evictions(step: Step, before: State, after: State, config: Config) -> Itera
         yield Eviction(id, id if best is None else best.id, before.requests[id].num_blocks)
 
 
-def _held(step: Step, before: State, after: State, config: Config) -> Iterator[str]:
+def _held(step: Step, before: State, after: State, config: Config, chunks: Collection[str] | None) -> Iterator[str]:
     """Yield the chunks that a hold passed over, and the waiting request at which it ended the scan."""
     evicted = {victim for victim, _, _ in step.evictions}
     for id in before.running:
         request = before.requests.get(id)
         if request is None or id in step.scheduled or id in evicted:
             continue
-        if not is_decode(local_work(request)):
+        if id in chunks if chunks is not None else not is_decode(local_work(request)):
             yield id
     if evicted or not step.open or step.budget <= 0 or after.num_slots >= config.max_num_seqs:
         return

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from onbeat_spec.config import Config
-from onbeat_spec.records import Facts, State
+from onbeat_spec.records import Facts, GroupStep, State
 
-Scope = Literal["state", "step", "runs", "history"]
+Scope = Literal["state", "step", "runs", "history", "group"]
 Verdict = str | None
 StatePredicate = Callable[[Config, State], Verdict]
 StepPredicate = Callable[[Facts], Verdict]
 RunsPredicate = Callable[[Facts, Facts], Verdict]
 """Takes the step as it was, and the step that the same state would have seen without the throttle."""
+GroupPredicate = Callable[[GroupStep], Verdict]
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -35,10 +36,15 @@ class Invariant:
     runs: RunsPredicate | None = None
     history: Callable[..., object] | None = None
     """The monitor's method that watches it over time."""
+    group: GroupPredicate | None = None
+    """Reads one lock step of all ranks."""
     scopes: list[Scope] = field(default_factory=list)
 
 
 CATALOGUE: dict[str, Invariant] = {}
+"""The invariants of one rank."""
+GROUP_CATALOGUE: dict[str, Invariant] = {}
+"""The invariants of a lock-step group. So far only traces are checked for them."""
 
 
 def declare(id: str, statement: str, *cases: str, by_proof: bool = True) -> None:
@@ -47,11 +53,17 @@ def declare(id: str, statement: str, *cases: str, by_proof: bool = True) -> None
     CATALOGUE[id] = Invariant(id, statement, cases, by_proof)
 
 
+def declare_group(id: str, statement: str, *cases: str) -> None:
+    """Add an entry about a lock-step group."""
+    assert id not in GROUP_CATALOGUE, id
+    GROUP_CATALOGUE[id] = Invariant(id, statement, cases)
+
+
 def predicate(id: str, scope: Scope) -> Callable[[F], F]:
     """Register a function as the predicate of an entry, in one scope."""
 
     def register(function: F) -> F:
-        entry = CATALOGUE[id]
+        entry = GROUP_CATALOGUE[id] if scope == "group" else CATALOGUE[id]
         assert getattr(entry, scope) is None, (id, scope)
         setattr(entry, scope, function)
         entry.scopes.append(scope)

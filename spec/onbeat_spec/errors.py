@@ -6,6 +6,8 @@ OnbeatError                 every error a user can cause or meet
 ├── ProtocolMisuse          a call that the caller's own earlier calls rule out
 ├── ScenarioError           a scenario file that cannot be read
 ├── WorkloadError           an arrival trace that cannot be read
+├── TraceError              a trace of steps that cannot be read
+│   └── EmptyTrace          a trace file without one whole line
 ├── NotAScheduler           a class that cannot be audited at all
 ├── NotADelayer             a prefill delayer that cannot be audited at all
 ├── PolicyError             a policy file or class that cannot be loaded
@@ -37,6 +39,14 @@ class ScenarioError(OnbeatError):
 
 class WorkloadError(OnbeatError):
     """An arrival trace that cannot be read."""
+
+
+class TraceError(OnbeatError):
+    """A trace of steps that cannot be read; the message names file, line and key."""
+
+
+class EmptyTrace(TraceError):
+    """A trace file without one whole line: its writer was killed, or stopped by a full disk, before anything else."""
 
 
 class NotAScheduler(OnbeatError):

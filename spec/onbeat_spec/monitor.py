@@ -81,6 +81,11 @@ class Monitor:
         self._loading.pop(id, None)
         self._idle = 0
 
+    def released(self, id: str) -> None:
+        """A request lost its KV otherwise than by a step; its next load is the first of another allocation."""
+        self._loading.pop(id, None)
+        self._idle = 0
+
     @predicate("late-is-harmless", "history")
     def notice(self, before: State, after: State, known: bool, now: int = 0) -> None:
         """A notice (load landed or failed, abort) was handled; it may change something only if its object was known."""

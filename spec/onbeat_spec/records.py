@@ -229,3 +229,39 @@ class Violation(NamedTuple):
     invariant: str
     step: int
     message: str
+
+
+class LockStep(NamedTuple):
+    """A rank's part in one lock step of its group."""
+
+    number: int
+    """Counts the lock steps of the group; never used twice."""
+    phase: int | None = None
+    """The rank's phase in it, 0 = on the beat; None: not recorded. Likewise the next two."""
+    collectives: tuple[str, ...] | None = None
+    """The collectives that the rank took part in, in order."""
+    last: bool | None = None
+    """The rank stops stepping after it, since the group agreed that there is no more to do."""
+
+
+class Member(NamedTuple):
+    """One rank in a lock step, with what the invariants of a group read of it."""
+
+    lock: LockStep
+    tokens: int
+    """Tokens that it scheduled; 0 for one that only took part."""
+    paused: str | None
+    """`new`, `all`, or None."""
+    live: int
+    """Its requests that were accepted and have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStep:
+    """One lock step of a group: what its ranks did in it."""
+
+    number: int
+    members: Mapping[int, Member]
+    """By rank; those that took part."""
+    missing: tuple[int, ...] = ()
+    """Ranks that were stepping before and after it, and took no part in it."""

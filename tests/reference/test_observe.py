@@ -7,7 +7,7 @@ from onbeat_reference.observe import observe
 from onbeat_spec.config import Config
 from onbeat_spec.records import Place, State, view
 from tests.reference.helpers import conserved, examples, request, scheduler, turn
-from tests.reference.test_watch import CONFIGS, SEQUENCES, Run
+from tests.reference.histories import CONFIGS, SEQUENCES, Run
 
 
 def crowd() -> Scheduler:

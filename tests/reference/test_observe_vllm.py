@@ -7,6 +7,7 @@ import pytest
 
 from onbeat_reference.observe_vllm import (
     Arrivals,
+    chunks,
     config_of,
     facts_of,
     holds,
@@ -244,3 +245,15 @@ def test_a_load_took_what_was_offered() -> None:
     before, step, after = stepped(made, change)
     assert (step.loading, step.admitted) == (["a"], [])
     assert (before.requests["a"].remote_tokens, after.requests["a"].external) == (4, 4)
+
+
+def test_a_prefill_with_one_token_left_is_held_by_its_mark() -> None:
+    made = scheduler()
+    put(made, "a", "RUNNING", tokens=5, computed=4, blocks=2)
+    put(made, "b", "RUNNING", tokens=8, computed=7, blocks=2, chunk=True)
+    before, config = observe_vllm(made), config_of(made)
+    marked = chunks(made)
+    step = step_of(output(a=1), before, before, config, index=0, throttle=True, hold=True, chunks=marked)
+    assert (set(marked), step.held) == ({"b"}, ["b"])
+    step = step_of(output(a=1), before, before, config, index=0, throttle=True, hold=True)
+    assert step.held == []

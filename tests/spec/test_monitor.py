@@ -377,6 +377,13 @@ def test_the_end_of_a_request_ends_its_allocation() -> None:
     assert said(monitor, "load-once") == []
 
 
+def test_kv_lost_outside_of_a_step_ends_its_allocation() -> None:
+    monitor = watch_loads(Monitor(CONFIG), LOADS)
+    monitor.released("d")
+    watch_loads(monitor, LOADS)
+    assert said(monitor, "load-once") == []
+
+
 def test_without_a_deadline_a_load_may_take_for_ever() -> None:
     assert said(watch_loads(Monitor(CONFIG), LOADS, *[SERVES] * 99), "load-bounded") == []
 

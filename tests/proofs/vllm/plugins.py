@@ -4,7 +4,6 @@ import os
 import sys
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 
@@ -122,11 +121,4 @@ class Prints(Scheduler):  # type: ignore[misc]
     def schedule(self, throttle_prefills: bool = False) -> Any:
         if len(self.running) > 1:
             print("two at a time")
-        return super().schedule(throttle_prefills)
-
-
-class AsyncForwards(AsyncScheduler):  # type: ignore[misc]
-    """Right, and asynchronous."""
-
-    def schedule(self, throttle_prefills: bool = False) -> Any:
         return super().schedule(throttle_prefills)

@@ -1,0 +1,194 @@
+"""Trace records as lines of text. What has its default is left out; `trace_read` puts it back."""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from onbeat_spec.records import LockStep, Place, State, Step, View
+from onbeat_spec.trace import (
+    CONFIG_DEFAULTS,
+    FORMAT,
+    VERSION,
+    Accepted,
+    Crashed,
+    Header,
+    Idle,
+    Notice,
+    Pause,
+    Record,
+    Refused,
+    Reset,
+    StepRecord,
+    Update,
+)
+
+Json = dict[str, Any]
+
+TOTALS = ("free", "promised", "num_running", "num_loading", "num_slots", "held", "held_by_running", "in_flight")
+LISTS = (("running", Place.RUNNING), ("waiting", Place.WAITING), ("parked", Place.PARKED))
+STEP_FLAGS = ("throttle", "hold", "lifted", "scan_over", "prefill")
+STEP_MAPS = ("scheduled", "drafts")
+STEP_LISTS = ("sat_out", "held", "admitted", "resumed", "loading", "cancelled")
+
+NO_STATE = State({}, (), (), (), 0, 0, False, 0, 0, 0, -1)
+"""Where the totals of a state start from."""
+NO_VIEW = View("", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, 0, 0, 0, Place.RUNNING)
+"""Where a request starts from; `num_tokens` starts from `num_prompt`."""
+
+_dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def line(record: Header | Record, max_tokens: int) -> str:
+    """Return a record as one line, its end included.
+
+    Args:
+        record: what happened.
+        max_tokens: `max_num_batched_tokens` of the configuration: a step's budget is left out where it follows from it.
+    """
+    if isinstance(record, StepRecord):
+        return _dump(_step_record(record, max_tokens)) + "\n"
+    return _dump(_OTHERS[type(record)](record)) + "\n"
+
+
+def _step_record(record: StepRecord, max_tokens: int) -> Json:
+    step, after = record.step, record.after
+    packed: Json = {"step": step.index}
+    if record.time:
+        packed["t"] = record.time
+    for name in STEP_FLAGS:
+        if getattr(step, name):
+            packed[name] = True
+    if not step.open:
+        packed["open"] = False
+    for name in (*STEP_MAPS, *STEP_LISTS):
+        if value := getattr(step, name):
+            packed[name] = value
+    if step.evictions:
+        packed["evictions"] = [list(each) for each in step.evictions]
+    if step.budget != max_tokens - sum(step.scheduled.values()):
+        packed["budget"] = step.budget
+    if step.wrote_flag != offers(step):
+        packed["wrote_flag"] = step.wrote_flag
+    if step.saturated != after.saturated:
+        packed["saturated"] = step.saturated
+    if record.paused is not None:
+        packed["paused"] = record.paused
+    if record.lock is not None:
+        packed["lock"] = _lock(record.lock)
+    packed["after"] = pack_state(after, NO_STATE)
+    if record.before is not after and record.before != after:
+        packed["before"] = pack_state(record.before, after)
+    if record.whole is not None:
+        packed["whole"] = pack_state(record.whole, after)
+    return packed
+
+
+def offers(step: Step) -> bool:
+    """Whether a step may be expected to write the flag."""
+    return step.open and not step.hold and not step.evictions
+
+
+def pack_state(state: State, base: State) -> Json:
+    """Return what tells a state apart from another: totals that differ, and all its requests.
+
+    A request that stands in `base` under the same key with the same counts is its key alone.
+    """
+    packed: Json = {}
+    for name in TOTALS:
+        value = getattr(state, name)
+        if value != getattr(base, name):
+            packed[name] = value
+    if state.saturated != base.saturated:
+        packed["saturated"] = state.saturated
+    if state.requests:
+        known = base.requests
+        packed["requests"] = [
+            key if known.get(key) == each else _view(key, each) for key, each in state.requests.items()
+        ]
+    for name, place in LISTS:
+        ids: tuple[str, ...] = getattr(state, name)
+        if ids != standing(state.requests.items(), place):
+            packed[name] = list(ids)
+    return packed
+
+
+def standing(requests: Iterable[tuple[str, View]], place: Place) -> tuple[str, ...]:
+    """Return the keys of those that stand in one place, as a state lists them unless it says otherwise."""
+    return tuple([key for key, each in requests if each.place is place])
+
+
+def _view(key: str, each: View) -> Json:
+    packed: Json = {"id": each.id}
+    if key != each.id:
+        packed["key"] = key
+    for name, value, default in zip(View._fields[1:-1], each[1:-1], NO_VIEW[1:-1], strict=True):
+        if value != default and name != "num_tokens":
+            packed[name] = value
+    if each.num_tokens != each.num_prompt:
+        packed["num_tokens"] = each.num_tokens
+    if each.place is not Place.RUNNING:
+        packed["place"] = each.place.value
+    return packed
+
+
+def _lock(lock: LockStep) -> Json:
+    packed: Json = {"number": lock.number}
+    if lock.phase is not None:
+        packed["phase"] = lock.phase
+    if lock.collectives is not None:
+        packed["collectives"] = list(lock.collectives)
+    if lock.last is not None:
+        packed["last"] = lock.last
+    return packed
+
+
+def _header(header: Header) -> Json:
+    return {
+        FORMAT: VERSION,
+        "run": header.run,
+        "part": header.part,
+        "rank": header.rank,
+        "ranks": header.ranks,
+        "scheduler": header.scheduler,
+        "policy": header.policy,
+        "config": {name: v for name, d in CONFIG_DEFAULTS.items() if (v := getattr(header.config, name)) != d},
+        "any_flag": header.any_flag,
+        "software": dict(header.software),
+        "started": header.started,
+        "next_step": header.next_step,
+        "lost": header.lost,
+        "flights": [[step, dict(scheduled)] for step, scheduled in header.flights],
+        "state": pack_state(header.state, NO_STATE),
+    }
+
+
+def _update(update: Update) -> Json:
+    packed: Json = {"update": update.step}
+    if update.tokens:
+        packed["tokens"] = dict(update.tokens)
+    if update.finished:
+        packed["finished"] = dict(update.finished)
+    return packed
+
+
+def _notice(notice: Notice) -> Json:
+    packed: Json = {"notice": notice.what, "id": notice.id}
+    if not notice.known:
+        packed["known"] = False
+    if notice.before is not None and notice.after is not None:
+        packed["after"] = pack_state(notice.after, NO_STATE)
+        packed["before"] = pack_state(notice.before, notice.after)
+    return packed
+
+
+_OTHERS: dict[type, Callable[[Any], Json]] = {
+    Header: _header,
+    Idle: lambda each: {"idle": _lock(each.lock)},
+    Update: _update,
+    Accepted: lambda each: {"accepted": each.id, "num_prompt": each.num_prompt, "limit": each.limit},
+    Refused: lambda each: {"refused": each.id, "num_prompt": each.num_prompt},
+    Notice: _notice,
+    Pause: lambda each: {"pause": each.mode or "none"},
+    Reset: lambda each: {"reset": list(each.preempted)},
+    Crashed: lambda each: {"crashed": each.error},
+}

@@ -1,0 +1,68 @@
+"""The invariants of a lock-step group, and that silence is not taken for a pass."""
+
+from typing import Any
+
+import pytest
+
+from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE, declare_group
+from onbeat_spec.invariants import GROUP_PREDICATES
+from onbeat_spec.invariants.group import SPEAKS
+from onbeat_spec.records import GroupStep, LockStep, Member
+
+IDS = ["phase-agrees", "collectives-align", "wake-not-lost", "pause-agreed", "sync-interval-free"]
+
+
+def member(live: int = 0, paused: str | None = None, **lock: Any) -> Member:
+    return Member(LockStep(7, **lock), 0, paused, live)
+
+
+def step(*members: Member, missing: tuple[int, ...] = ()) -> GroupStep:
+    return GroupStep(7, dict(enumerate(members)), missing)
+
+
+def test_the_ids_are_stable_and_none_is_one_of_a_rank() -> None:
+    assert list(GROUP_CATALOGUE) == list(SPEAKS) == [entry.id for entry, _ in GROUP_PREDICATES] == IDS
+    assert not GROUP_CATALOGUE.keys() & CATALOGUE.keys()
+    with pytest.raises(AssertionError, match="phase-agrees"):
+        declare_group("phase-agrees", "Another one.")
+
+
+@pytest.mark.parametrize(
+    ("invariant", "seen", "verdict"),
+    [
+        ("phase-agrees", step(member(phase=1), member(phase=1)), None),
+        ("phase-agrees", step(member(phase=1), member(phase=2)), "phases differ: rank 0 1, rank 1 2"),
+        ("phase-agrees", step(member(phase=1), member(), member(phase=0)), "phases differ: rank 0 1, rank 2 0"),
+        ("collectives-align", step(member(), member()), None),
+        ("collectives-align", step(member(collectives=("a", "b")), member(collectives=("a", "b"))), None),
+        ("collectives-align", step(member(), member(), missing=(2,)), "rank 2 took no part in it; 0, 1 did"),
+        (
+            "collectives-align",
+            step(member(collectives=("a", "b")), member(collectives=())),
+            "collectives differ: rank 0 a b, rank 1 none",
+        ),
+        ("wake-not-lost", step(member(last=True), member(last=True)), None),
+        ("wake-not-lost", step(member(last=True), member(3, last=True)), "all ranks stop, and rank 1 has 3 requests"),
+        ("wake-not-lost", step(member(last=True), member(3, "all", last=True)), None),
+        ("wake-not-lost", step(member(last=True), member(3, last=False)), None),
+        ("pause-agreed", step(member(last=True), member(last=True)), None),
+        (
+            "pause-agreed",
+            step(member(last=True), member(last=False)),
+            "ranks disagree whether to stop: rank 0 True, rank 1 False",
+        ),
+    ],
+)
+def test_a_lock_step(invariant: str, seen: GroupStep, verdict: str | None) -> None:
+    check = GROUP_CATALOGUE[invariant].group
+    assert check is not None
+    assert check(seen) == verdict
+    assert SPEAKS[invariant](seen) or (verdict is None and not all(each.lock.last for each in seen.members.values()))
+
+
+@pytest.mark.parametrize("invariant", IDS)
+def test_records_that_say_nothing_are_no_pass(invariant: str) -> None:
+    one = step(member(phase=0, collectives=(), last=True))
+    silent = step(member(), member())
+    assert not SPEAKS[invariant](one)
+    assert SPEAKS[invariant](silent) == (invariant == "collectives-align")
