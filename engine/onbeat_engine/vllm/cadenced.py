@@ -155,6 +155,8 @@ class Cadenced(Stock):
             return False
         work, external = waiting_work(request, num_computed_tokens), self._external(request, num_computed_tokens)
         if not self._policy.holds_waiting(work, request.num_computed_tokens, external):
+            if external > 0:
+                self.onbeat_turn.remote[request.request_id] = external
             return False
         self.onbeat_turn.held.append(request.request_id)
         self._passed.add(request)

@@ -49,6 +49,8 @@ class Turn:
     """The hold was lifted within the step, since it left the step empty."""
     held: list[str] = field(default_factory=list)
     """Requests passed over because of the hold: running ones, then waiting ones, in order."""
+    remote: dict[str, int] = field(default_factory=dict)
+    """Waiting requests that a held step let pass for what a remote store has of them: tokens."""
     preempted: bool = False
     open: bool = True
     wrote_flag: bool = False

@@ -7,6 +7,7 @@ compilation cache, so that a look at the invariants would compile the model anew
 import os
 from collections import Counter
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from onbeat_engine.vllm.releases import LOGGER
 from onbeat_engine.vllm.stock import Vllm
@@ -119,14 +120,14 @@ class Watch:
             paused=self._paused,
         )
         _tell(step, turn)
-        return facts_of(config, before, step, after)
+        return facts_of(config, _with_offers(before, turn), step, after)
 
     def _evaluate(self, scheduler: Vllm, facts: Facts) -> Monitor:
         assert self._monitor is not None
         self._index += 1
         for id in self._seen - facts.before.requests.keys():
             self._monitor.finished(id, "", facts.step.index)
-        self._seen = facts.after.requests.keys()
+        self._seen = frozenset(facts.after.requests)
         self._monitor.step(facts)
         self._monitor.state(facts.after, facts.step.index)
         return self._monitor
@@ -145,6 +146,15 @@ def _tell(step: Step, turn: Turn) -> None:
     step.lifted, step.wrote_flag = turn.lifted, turn.wrote_flag
     victims = {victim for victim, _, _ in step.evictions}
     step.held = [id for id in turn.held if id not in victims]
+
+
+def _with_offers(before: State, turn: Turn) -> State:
+    """Return the state before the step with the offers that vLLM only learns of within it."""
+    requests = dict(before.requests)
+    for id, tokens in turn.remote.items():
+        if requests[id].external == 0:
+            requests[id] = requests[id]._replace(remote_tokens=tokens)
+    return replace(before, requests=requests)
 
 
 def _switch(environment: Mapping[str, str], name: str) -> bool:

@@ -102,7 +102,10 @@ def build(cls: type, options: Options = Options()) -> Any:
     transfer = None
     if options.remote:
         transfer = vc.KVTransferConfig(
-            kv_connector="Store", kv_connector_module_path="tests.engine.vllm.connector", kv_role="kv_both"
+            kv_connector="Store",
+            kv_connector_module_path="tests.engine.vllm.connector",
+            kv_role="kv_both",
+            kv_load_failure_policy="recompute",
         )
     config = vc.VllmConfig(
         model_config=model,
