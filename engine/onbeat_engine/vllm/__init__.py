@@ -9,7 +9,7 @@ from typing import Any
 
 from onbeat_engine.vllm.releases import UnsupportedVllm, require
 
-__all__ = ["OnbeatScheduler", "OnbeatAsyncScheduler", "UnsupportedVllm"]  # noqa: F822 - `__getattr__` makes two of them
+__all__ = ["OnbeatScheduler", "OnbeatAsyncScheduler", "UnsupportedVllm"]
 
 
 def __getattr__(name: str) -> Any:

@@ -36,8 +36,8 @@ def check(version: str) -> str | None:
         return None
     if found is not None and found < (series[0] or found):
         raise UnsupportedVllm(
-            f"vLLM {version} is installed; Onbeat's schedulers need {TESTED[0]} or newer (tested: {', '.join(TESTED)}). "
-            "Upgrade vLLM, or serve without --scheduler-cls"
+            f"vLLM {version} is installed; Onbeat's schedulers need {TESTED[0]} or newer "
+            f"(tested: {', '.join(TESTED)}). Upgrade vLLM, or serve without --scheduler-cls"
         )
     return f"vLLM {version} is newer than the releases that Onbeat's schedulers were tested with ({', '.join(TESTED)})"
 

@@ -96,9 +96,7 @@ def carries_prefill(output: Vllm, requests: dict[str, Vllm]) -> bool:
         if not is_decode(waiting_work(requests[new.req_id], new.num_computed_tokens)):
             return True
     cached = output.scheduled_cached_reqs
-    for id, computed, outputs in zip(
-        cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
-    ):
+    for id, computed, outputs in zip(cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True):
         # The output counts placeholders among the output tokens, as they were before the step.
         if not is_decode(requests[id].num_prompt_tokens + outputs - computed):
             return True

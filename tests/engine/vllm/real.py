@@ -4,6 +4,7 @@ Importing this module imports vLLM, so tests do it after `needs_vllm`.
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import tempfile
@@ -22,7 +23,6 @@ os.environ.update(
 )
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own imports use what others have deprecated
-    import torch
     import vllm.config as vc
     from vllm.model_executor.models import ModelRegistry
     from vllm.sampling_params import SamplingParams
@@ -53,6 +53,9 @@ MODEL = {
     "max_position_embeddings": 4096,
     "torch_dtype": "float32",
 }
+
+
+torch: Any = importlib.import_module("torch")  # the one that vLLM brings
 
 
 class StubModel(torch.nn.Module):  # type: ignore[misc]  # torch is not type-checked: its classes are Any
@@ -149,7 +152,14 @@ class Engine:
         self.added = 0
 
     def add(
-        self, id: str, prompt: int, outputs: int = 4, *, priority: int = 0, prefix: int = 0, remote: int = 0,
+        self,
+        id: str,
+        prompt: int,
+        outputs: int = 4,
+        *,
+        priority: int = 0,
+        prefix: int = 0,
+        remote: int = 0,
         landing: bool = True,
     ) -> None:
         """Add a request; its first `prefix` tokens are the same as others', and a store has `remote` of them."""
@@ -263,7 +273,9 @@ def books(scheduler: Any) -> Any:
         "finished": sorted(scheduler.finished_req_ids),
         "preempted": sorted(scheduler.reset_preempted_req_ids),
         "inflight": sorted(each.request_id for each in scheduler._inflight_prefills),
-        "free": [block.block_id for block in scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()],
+        "free": [
+            block.block_id for block in scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()
+        ],
         "requests": {
             id: (
                 each.status.name,

@@ -11,8 +11,10 @@ from tests.engine.vllm.needs import needs_vllm
 
 needs_vllm()
 
-from onbeat_engine.vllm.watch import STOCKS_OWN, Watch  # noqa: E402 - only where vLLM is installed
+from onbeat_engine.vllm.releases import LOGGER  # noqa: E402 - only where vLLM is installed
+from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, InvariantViolated, Watch  # noqa: E402 - as above
 from onbeat_spec.invariants import RUNS_PREDICATES  # noqa: E402 - as above
+from onbeat_spec.policy import Policy  # noqa: E402 - as above
 from onbeat_spec.records import Facts  # noqa: E402 - as above
 from tests.engine.vllm.histories import apply, operation, options  # noqa: E402 - as above
 from tests.engine.vllm.real import (  # noqa: E402 - as above
@@ -135,3 +137,53 @@ def test_an_error_in_the_middle_leaves_no_trace_of_the_hold(broken: str, monkeyp
     assert [after[key] for key in ("waiting", "holding", "deferred")] == [["f"], [], []]
     eligible = {id: facts[5] for id, facts in before["requests"].items()}
     assert {id: facts[5] for id, facts in after["requests"].items()} == eligible
+
+
+class HoldsResumes(Policy):
+    """Breaks one promise."""
+
+    def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+        return work > 1
+
+
+def held_resume() -> Engine:
+    """An engine whose scheduler is about to hold a ready remote resume, three steps in a row."""
+    engine = Engine(OnbeatScheduler, Options(remote=True))
+    engine.scheduler._policy = HoldsResumes()
+    engine.add("d", 4, 20)
+    engine.step()
+    engine.add("part", 12, remote=8)
+    engine.step(landed=("part",))
+    return engine
+
+
+def test_the_monitor_counts_what_a_broken_policy_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(MONITOR, "1")
+    engine = held_resume()
+    assert engine.scheduler.onbeat_violations == {}
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    with caplog.at_level("WARNING"), monkeypatch.context() as patch:
+        patch.setattr(LOGGER, "handlers", [caplog.handler])
+        for _ in range(3):
+            assert engine.step(True) == {"d": 1}
+    assert engine.scheduler.onbeat_violations == {"resume-bypasses": 3}
+    told = [record.getMessage() for record in caplog.records if record.name == LOGGER.name]
+    assert len(set(told)) == 1
+    assert told[0].startswith("resume-bypasses does not hold at step 2: part, a remote resume with 8 loaded tokens")
+
+
+def test_the_monitor_stops_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FATAL, "1")
+    engine = held_resume()
+    with pytest.raises(InvariantViolated, match="resume-bypasses does not hold at step 2"):
+        engine.step(True)
+
+
+def test_nothing_is_watched_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (MONITOR, FATAL):
+        monkeypatch.delenv(name, raising=False)
+    engine = held_resume()
+    assert engine.step(True) == {"d": 1}
+    assert engine.scheduler.onbeat_violations == {}
