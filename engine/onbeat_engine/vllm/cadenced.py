@@ -50,6 +50,8 @@ class Cadenced(Stock):
         """Waiting requests whose KV came from a remote store."""
         self._passed: set[Vllm] = set()
         """Waiting requests that this step passes over."""
+        self._kept: set[Vllm] = set()
+        """Those of them that are to stay in the queue of requests that hold blocks."""
         self._scan_over = False
         self.onbeat_turn = Turn(throttle=False)
         self.onbeat_violations: Counter[str] = Counter()
@@ -64,7 +66,7 @@ class Cadenced(Stock):
         if self._watch is not None:
             self._watch.before(self)
         saturated, deferred, victims = self.prefill_capacity_bound, self.deferred_waiting, self._num_preempted()
-        self._passed, self._scan_over = set(), False
+        self._passed, self._kept, self._scan_over = set(), set(), False
         self.deferred_waiting = set()  # so that it tells who is skipped in this step
         try:
             output = self._run(turn, victims)
@@ -97,6 +99,7 @@ class Cadenced(Stock):
                 turn.held = []
             self.current_step -= 1  # what was given up has counted itself
             self._passed.clear()
+            self._kept.clear()
             # That the step was open, or not, the stock class sees to.
             self._scan_over = not self._policy.scans(self._num_preempted() > victims, True)
         return super().schedule(False)
@@ -128,7 +131,7 @@ class Cadenced(Stock):
     def _handle_blocked_waiting_request(self, request: Vllm) -> bool:
         """Whether a waiting request may be looked at; none once the scan is over."""
         if self._scan_over:
-            self._passed.add(request)
+            self._pass_over(request)
             return False
         return super()._handle_blocked_waiting_request(request)
 
@@ -159,9 +162,22 @@ class Cadenced(Stock):
                 self.onbeat_turn.remote[request.request_id] = external
             return False
         self.onbeat_turn.held.append(request.request_id)
-        self._passed.add(request)
+        self._pass_over(request)
         self._scan_over = not self._policy.scans_past_held()
         return True
+
+    def _pass_over(self, request: Vllm) -> None:
+        """Skip a waiting request, which the stock step has not taken off its queue yet."""
+        self._passed.add(request)
+        if self.kv_holding_waiting:  # it is drained before the other one, so the request is from there
+            self._kept.add(request)
+
+    def _holds_kv_blocks(self, request: Vllm) -> bool:  # type: ignore[override]  # it depends on the step
+        """Whether a waiting request belongs with those that hold blocks; one passed over keeps its place.
+
+        A failed load has no blocks any more, and is fresh: nevertheless it has waited there.
+        """
+        return request in self._kept or super()._holds_kv_blocks(request)
 
     def _external(self, request: Vllm, at_hand: int) -> int:
         """Return the tokens that a waiting request has, or is about to have, from a remote store."""

@@ -12,6 +12,7 @@ OVERRIDDEN = (
     "_ec_transfer_pending",
     "_get_local_prefix_cache_hit",
     "_handle_blocked_waiting_request",
+    "_holds_kv_blocks",
     "_make_cached_request_data",
     "_update_waiting_for_remote_kv",
 )
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
         def _ec_transfer_pending(self, request: Vllm, num_computed_tokens: int) -> bool: ...
         def _get_local_prefix_cache_hit(self, request: Vllm, *limits: Any) -> Vllm: ...
         def _handle_blocked_waiting_request(self, request: Vllm) -> bool: ...
+        @staticmethod
+        def _holds_kv_blocks(request: Vllm) -> bool: ...
         def _make_cached_request_data(
             self, running: Vllm, resumed: Vllm, num_scheduled_tokens: dict[str, int], *rest: Any
         ) -> Vllm: ...

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from onbeat_engine.vllm.stock import Vllm
 from onbeat_spec.policy import Policy, is_decode, local_work, runnable
@@ -11,8 +12,7 @@ NEVER = 1 << 62
 """A step that does not come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """The counts of a vLLM request that the policy's words read."""
 
     num_tokens: int

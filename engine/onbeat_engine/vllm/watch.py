@@ -20,10 +20,12 @@ from onbeat_spec.records import Facts, State, Step
 MONITOR = "ONBEAT_MONITOR"
 FATAL = "ONBEAT_MONITOR_FATAL"
 
-STOCKS_OWN = frozenset({"visit-once", "full-sequence-fits"})
-"""What vLLM's own step does not keep, throttled or not: it lets a chunk take the budget before a decode behind it (and
-a decode go without memory that a step in flight still holds), and it books no promise for what it admits. The policy
-is laid around that step and does not change it, so these are counted, and neither logged nor fatal."""
+STOCKS_OWN = frozenset({"visit-once", "full-sequence-fits", "oldest-finishes"})
+"""What vLLM's own step does not keep, throttled or not. A chunk may take the budget before a decode behind it, and a
+decode goes without the memory that a step in flight still holds; what is admitted gets no promise; victims are chosen
+by the order of admission, not of arrival. The policy is laid around that step and does not change it."""
+STOCKS_OWN_UNHELD = STOCKS_OWN | {"order-kept"}
+"""The same for a step that holds nobody: a failed load goes to the front of the queue."""
 
 
 class InvariantViolated(OnbeatError):
@@ -94,11 +96,11 @@ class Watch:
         except Exception as error:  # as above
             self._give_up(error)
             return
-        found, monitor.violations = monitor.violations, []
+        found, monitor.violations, hold = monitor.violations, [], facts.step.hold
         for violation in found:
             self.violations[violation.invariant] += 1
-            if violation.invariant in STOCKS_OWN:
-                continue
+            if violation.invariant in (STOCKS_OWN if hold else STOCKS_OWN_UNHELD):
+                continue  # it is counted, and neither logged nor fatal
             told = f"{violation.invariant} does not hold at step {violation.step}: {violation.message}"
             if self.fatal:
                 raise InvariantViolated(f"{told}; unset {FATAL} to go on")

@@ -122,6 +122,10 @@ class FakeStock:
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         return True
 
+    @staticmethod
+    def _holds_kv_blocks(request: Any) -> bool:
+        return bool(request.num_computed_tokens > 0)
+
     def _update_waiting_for_remote_kv(self, request: Any) -> None: ...
 
     def _get_local_prefix_cache_hit(self, request: Any, *limits: Any) -> Any:

@@ -14,13 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-os.environ.update(
-    VLLM_PLUGINS="",
-    VLLM_LOGGING_LEVEL="ERROR",
-    HF_HUB_OFFLINE="1",
-    VLLM_NO_USAGE_STATS="1",
-    VLLM_USE_V2_MODEL_RUNNER="0",
-)
+os.environ.update(VLLM_PLUGINS="", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own imports use what others have deprecated
     import vllm.config as vc

@@ -12,7 +12,7 @@ from tests.engine.vllm.needs import needs_vllm
 needs_vllm()
 
 from onbeat_engine.vllm.releases import LOGGER  # noqa: E402 - only where vLLM is installed
-from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, InvariantViolated, Watch  # noqa: E402 - as above
+from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, STOCKS_OWN_UNHELD, InvariantViolated, Watch  # noqa: E402 - as above
 from onbeat_spec.invariants import RUNS_PREDICATES  # noqa: E402 - as above
 from onbeat_spec.policy import Policy  # noqa: E402 - as above
 from onbeat_spec.records import Facts  # noqa: E402 - as above
@@ -71,6 +71,20 @@ def test_without_the_throttle_the_step_is_the_stock_one(stock: type, ours: type)
     assert all(seen[each] >= 10 for each in met), seen
 
 
+def within_the_step(engine: Engine, verdict: str) -> bool:
+    """Whether a verdict is about somebody whose prefix is in the cache only once an elder is let in, in this step.
+
+    vLLM caches blocks when it gives them out, before they are computed. So the unthrottled run finds one token of work
+    where the throttled one has the whole prompt to compute, or wait for.
+    """
+    id, _, told = verdict.partition(" ")
+    if not told.startswith("has one token of local work"):
+        return False
+    request = engine.scheduler.requests[id]
+    hit: int = engine.scheduler.kv_cache_manager.get_computed_blocks(request)[1]
+    return bool(request.num_tokens - hit > 1)
+
+
 @pytest.mark.parametrize("ours", [OnbeatScheduler, OnbeatAsyncScheduler], ids=["sync", "async"])
 def test_every_throttled_step_keeps_the_invariants(ours: type) -> None:
     """Each step is run from a copy without the throttle too, and both runs are compared."""
@@ -93,10 +107,12 @@ def test_every_throttled_step_keeps_the_invariants(ours: type) -> None:
                 for entry, check in RUNS_PREDICATES
                 if not (facts.step.throttle and entry.id in ("off-means-off", "beat-equals-baseline"))
             }
-            assert not any(verdicts.values()), f"seed {seed}, operation {number}: {verdicts}"
-            found = engine.scheduler.onbeat_violations
-            assert not found.keys() - STOCKS_OWN, f"seed {seed}, operation {number}: {found}"
-            turn = engine.scheduler.onbeat_turn
+            verdicts = {id: told for id, told in verdicts.items() if told and not within_the_step(engine, told)}
+            assert not verdicts, f"seed {seed}, operation {number}: {verdicts}"
+            turn, found = engine.scheduler.onbeat_turn, engine.scheduler.onbeat_violations
+            stocks_own = STOCKS_OWN if turn.hold else STOCKS_OWN_UNHELD
+            assert not found.keys() - stocks_own, f"seed {seed}, operation {number}: {found}"
+            found.clear()
             seen["throttled"] += turn.throttle
             seen["held somebody"] += bool(turn.held)
             seen["admitted in a hold"] += turn.holding and bool(facts.step.admitted)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, InvariantViolated, Watch
+from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, STOCKS_OWN_UNHELD, InvariantViolated, Watch
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.errors import ConfigError
 from onbeat_spec.records import Violation
@@ -29,7 +29,7 @@ def test_a_word_that_means_neither_yes_nor_no_is_refused() -> None:
 
 
 def test_what_stock_steps_do_not_keep_is_in_the_catalogue() -> None:
-    assert CATALOGUE.keys() >= STOCKS_OWN
+    assert CATALOGUE.keys() >= STOCKS_OWN_UNHELD > STOCKS_OWN
 
 
 class Told(Watch):
@@ -40,8 +40,10 @@ class Told(Watch):
     def before(self, scheduler: Any) -> None:
         self._before = SimpleNamespace()  # type: ignore[assignment]  # it is not looked at
 
+    hold = True
+
     def _facts(self, *arguments: Any) -> Any:
-        return None
+        return SimpleNamespace(step=SimpleNamespace(hold=self.hold))
 
     def _evaluate(self, *arguments: Any) -> Any:
         return SimpleNamespace(violations=[Violation(each, 3, "so it is") for each in self.found])
@@ -79,6 +81,15 @@ def test_what_the_stock_step_does_not_keep_is_counted_and_not_fatal(caplog: pyte
     step(Told(counts, fatal=True), *sorted(STOCKS_OWN))
     assert counts == dict.fromkeys(STOCKS_OWN, 1)
     assert not caplog.records
+
+
+def test_order_is_the_policys_in_a_held_step_and_the_stock_steps_in_another() -> None:
+    watch = Told(Counter(), fatal=True)
+    watch.hold = False
+    step(watch, "order-kept")
+    watch.hold = True
+    with pytest.raises(InvariantViolated, match="order-kept does not hold"):
+        step(watch, "order-kept")
 
 
 def test_an_error_in_the_monitor_ends_the_monitor_only(caplog: pytest.LogCaptureFixture) -> None:
