@@ -19,6 +19,7 @@ def options(random: Random, *, lookahead: bool) -> Options:
         caching=random.random() < 0.5,
         remote=random.random() < 0.6,
         threshold=random.choice([0, 0, 5]),
+        drafts=0 if lookahead else random.choice([0, 0, 2]),
         lookahead=lookahead,
     )
 

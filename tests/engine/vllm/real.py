@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from vllm.v1.core.sched.interface import PauseState
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-    from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+    from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
     from vllm.v1.structured_output import StructuredOutputManager
 
@@ -89,6 +89,8 @@ class Options:
     remote: bool = False
     interval: int = 1
     threshold: int = 0
+    drafts: int = 0
+    """Draft tokens proposed for each decode, all but the first of them always accepted."""
     lookahead: bool = False
     """Asynchronous scheduling: the next step is scheduled before the outputs of the last one are back."""
 
@@ -106,8 +108,19 @@ def build(cls: type, options: Options = Options()) -> Any:
             kv_role="kv_both",
             kv_load_failure_policy="recompute",
         )
+    parallel = vc.ParallelConfig()
+    speculative = None
+    if options.drafts:
+        speculative = vc.SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=options.drafts,
+            prompt_lookup_max=2,
+            target_model_config=model,
+            target_parallel_config=parallel,
+        )
     config = vc.VllmConfig(
         model_config=model,
+        speculative_config=speculative,
         scheduler_config=vc.SchedulerConfig(
             max_model_len=256,
             is_encoder_decoder=False,
@@ -120,7 +133,7 @@ def build(cls: type, options: Options = Options()) -> Any:
             async_scheduling=options.lookahead,
         ),
         cache_config=cache_config,
-        parallel_config=vc.ParallelConfig(),
+        parallel_config=parallel,
         device_config=vc.DeviceConfig(device="cpu"),
         kv_transfer_config=transfer,
     )
@@ -196,7 +209,8 @@ class Engine:
         for id in ids:
             request = self.scheduler.requests.get(id)
             done = request is not None and self._computed(output, id) >= self._known(output, id)
-            sampled.append([7] if done else [])
+            drafts = len(output.scheduled_spec_decode_tokens.get(id, ()))
+            sampled.append([7] * (1 + max(0, drafts - 1)) if done else [])
         bad: set[int] = set()
         for id in failed:
             bad.update(self.scheduler.kv_cache_manager.get_block_ids(id)[0])
@@ -212,6 +226,9 @@ class Engine:
                 kv_connector_output=transfer,
             ),
         )
+        if self.options.drafts and ids:
+            live = [id for id in ids if id in self.scheduler.requests]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(live, [[7] * self.options.drafts for _ in live]))
 
     def step(self, throttle: bool = False, **transfers: tuple[str, ...]) -> dict[str, int]:
         """Schedule a step and bring its outputs back; return the tokens given."""

@@ -25,6 +25,7 @@ from tests.engine.vllm.real import (  # noqa: E402 - as above
     Options,
     Scheduler,
     books,
+    build,
     plain,
 )
 
@@ -120,6 +121,13 @@ def test_every_throttled_step_keeps_the_invariants(ours: type) -> None:
             seen["evicted"] += bool(facts.step.evictions)
     assert all(seen[each] >= 10 for each in ("throttled", "held somebody", "saturated", "evicted")), seen
     assert seen["admitted in a hold"] >= 3, seen
+
+
+@pytest.mark.parametrize("ours", [OnbeatScheduler, OnbeatAsyncScheduler])
+def test_vllm_finds_the_class_by_its_name(ours: type) -> None:
+    config = build(Scheduler).scheduler_config
+    config.scheduler_cls = f"onbeat_engine.vllm.{ours.__name__}"
+    assert config.get_scheduler_cls() is ours
 
 
 def test_a_scheduler_can_be_copied_and_both_go_on_alike() -> None:
