@@ -60,6 +60,8 @@ class FakeStock:
         self.offers: dict[str, int] = {}
         self.stuck: set[str] = set()
         """Running requests that find no memory, and evict themselves."""
+        self.in_transit: set[str] = set()
+        """Waiting requests of which an encoder input is still on its way."""
         self.flags: list[bool] = []
 
     def put(self, *requests: Any, where: str) -> None:
@@ -72,17 +74,19 @@ class FakeStock:
         self.flags.append(throttle_prefills)
         self.current_step += 1
         given: dict[str, int] = {}
+        preempted = False
         for each in list(self.running):
             if self.current_step < each.next_decode_eligible_step:
                 continue
             if each.request_id in self.stuck:
+                preempted = True
                 self.running.remove(each)
                 self.waiting.insert(0, each)
                 each.status, each.num_computed_tokens = SimpleNamespace(name="PREEMPTED"), 0
                 self.reset_preempted_req_ids.add(each.request_id)
                 continue
             given[each.request_id] = each.num_tokens + each.num_output_placeholders - each.num_computed_tokens
-        if not self.reset_preempted_req_ids:
+        if not preempted:
             self._scan(given)
         self.prefill_capacity_bound = bool(self.waiting)
         before = {id: self.requests[id].num_computed_tokens for id in given}
@@ -132,7 +136,7 @@ class FakeStock:
         return None, self.hits.get(request.request_id, 0), 0, False
 
     def _ec_transfer_pending(self, request: Any, num_computed_tokens: int) -> bool:
-        return False
+        return request.request_id in self.in_transit
 
     def _make_cached_request_data(self, *parts: Any) -> Any:
         return SimpleNamespace()

@@ -100,6 +100,14 @@ def test_a_paused_step_writes_no_flag(state: str) -> None:
     assert scheduler.prefill_capacity_bound is True
 
 
+def test_nothing_is_held_where_nothing_may_be_scheduled() -> None:
+    scheduler = Fake()
+    scheduler.put(decode("d"), chunk("c"), where="running")
+    scheduler._pause_state = SimpleNamespace(name="PAUSED_ALL")
+    given(scheduler)
+    assert (scheduler.onbeat_turn.hold, scheduler.onbeat_turn.held) == (False, [])
+
+
 def test_a_held_step_writes_no_flag_and_a_saturated_rank_does_not_hold() -> None:
     scheduler = Fake()
     scheduler.put(decode("d"), where="running")
@@ -123,12 +131,25 @@ def test_the_flag_counts_who_could_have_been_admitted() -> None:
     assert scheduler.prefill_capacity_bound is True
 
 
+def test_who_is_skipped_for_another_reason_is_neither_held_nor_backlog() -> None:
+    scheduler = Fake()
+    scheduler.put(decode("d"), where="running")
+    scheduler.put(request("coming"), where="waiting")
+    scheduler.in_transit = {"coming"}
+    assert given(scheduler) == {"d": 1}
+    assert scheduler.onbeat_turn.held == []
+    assert {each.request_id for each in scheduler.deferred_waiting} == {"coming"}
+    scheduler.put(decode("e"), where="running")
+    given(scheduler, throttle=False)
+    assert (scheduler.prefill_capacity_bound, scheduler.onbeat_turn.wrote_flag) == (False, True)
+
+
 def test_the_hard_bound_wins_over_the_flag() -> None:
     scheduler = Fake()
     scheduler.put(decode("d", max_tokens=200), where="running")
     scheduler.put(chunk("c"), where="running")
     steps = 0
-    while "c" not in scheduler.schedule(True).num_scheduled_tokens:
+    while steps < 100 and "c" not in scheduler.schedule(True).num_scheduled_tokens:
         scheduler.requests["d"].num_computed_tokens = 8
         steps += 1
     assert steps == 64

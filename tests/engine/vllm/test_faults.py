@@ -155,6 +155,28 @@ def test_a_chunk_with_one_token_left_is_never_held(cls: type) -> None:
     assert engine.step(True) == ({"d": 1} if cls is Scheduler else {"d": 1, "c": 1})
 
 
+def test_a_resume_passes_the_local_clock_too() -> None:
+    engine = decoding(OnbeatScheduler, Options(remote=True, interval=5))
+    engine.add("part", 12, remote=8)
+    engine.step(landed=("part",))
+    assert engine.step() == {"d": 1, "part": 4}
+    engine.add("fresh", 6)
+    assert engine.step() == {"d": 1, "part": 1}
+
+
+def test_a_failed_load_is_held_in_its_place() -> None:
+    """It is fresh again, and waits on where it stood: before a better request that came for the other queue."""
+    engine = decoding(OnbeatScheduler, Options(remote=True, scheduling="priority"))
+    engine.add("fails", 12, remote=8, priority=3)
+    engine.step(failed=("fails",))
+    engine.add("fresh", 9, priority=0)
+    assert engine.step(True) == {"d": 1}
+    assert engine.scheduler.onbeat_turn.held == ["fails", "fresh"]
+    assert [each.request_id for each in engine.scheduler.kv_holding_waiting] == ["fails"]
+    assert [each.request_id for each in engine.scheduler.waiting] == ["fresh"]
+    assert engine.step() == {"d": 1, "fails": 12, "fresh": 9}
+
+
 def prefill_every_second_step(cls: type, interval: int, tokens: int) -> list[dict[str, int]]:
     """The tokens of each step; a fresh prompt comes in every second one, and once a long one."""
     engine = decoding(cls, Options(interval=interval, tokens=tokens), outputs=60)

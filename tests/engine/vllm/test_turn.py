@@ -38,6 +38,10 @@ def test_chunks_are_held_for_a_decode_only() -> None:
     assert chunks_to_hold(policy, [held, decode()], 1, 64) == [held]
 
 
+def test_a_chunk_that_would_not_run_anyway_is_not_held() -> None:
+    assert chunks_to_hold(Policy(), [chunk(next_decode_eligible_step=9), decode()], 1, 64) == []
+
+
 def test_a_chunk_with_one_token_left_is_a_decode() -> None:
     last = request("last", tokens=8, computed=7, is_prefill_chunk=True)
     assert chunks_to_hold(Policy(), [last, chunk()], 1, 64) is not None
