@@ -1,16 +1,15 @@
 """The benchmark of the schedulers inside vLLM, on a few small steps."""
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-if find_spec("vllm") is None:
-    pytest.skip("vLLM is not installed in this environment", allow_module_level=True)
-
 from benchmarks import _vllm_peer as peer
 from benchmarks.vllm_serve import CLASSES, measure
+from tests.engine.vllm.needs import needs_vllm
+
+needs_vllm()
 
 
 @pytest.mark.filterwarnings("ignore")  # vLLM's own imports use what others have deprecated

@@ -95,8 +95,13 @@ class Options:
     """Asynchronous scheduling: the next step is scheduled before the outputs of the last one are back."""
 
 
-def build(cls: type, options: Options = Options()) -> Any:
-    """Make a scheduler of a class."""
+def attention(block_size: int) -> Any:
+    """What the one layer of the stub model keeps for a block."""
+    return FullAttentionSpec(block_size=block_size, num_kv_heads=4, head_size=16, dtype=torch.float32)
+
+
+def configuration(options: Options, scheduler_cls: str | None = None) -> Any:
+    """Make vLLM's configuration for the stub model."""
     model, _ = _model()
     cache_config = vc.CacheConfig(block_size=options.block_size, enable_prefix_caching=options.caching)
     cache_config.num_gpu_blocks = options.num_blocks
@@ -118,7 +123,7 @@ def build(cls: type, options: Options = Options()) -> Any:
             target_model_config=model,
             target_parallel_config=parallel,
         )
-    config = vc.VllmConfig(
+    return vc.VllmConfig(
         model_config=model,
         speculative_config=speculative,
         scheduler_config=vc.SchedulerConfig(
@@ -131,19 +136,24 @@ def build(cls: type, options: Options = Options()) -> Any:
             prefill_schedule_interval=options.interval,
             long_prefill_token_threshold=options.threshold,
             async_scheduling=options.lookahead,
+            scheduler_cls=scheduler_cls,
         ),
         cache_config=cache_config,
         parallel_config=parallel,
         device_config=vc.DeviceConfig(device="cpu"),
         kv_transfer_config=transfer,
     )
-    spec = FullAttentionSpec(block_size=options.block_size, num_kv_heads=4, head_size=16, dtype=torch.float32)
+
+
+def build(cls: type, options: Options = Options()) -> Any:
+    """Make a scheduler of a class."""
+    config = configuration(options)
     return cls(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=options.num_blocks + 1,  # one is the null block
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], attention(options.block_size))],
         ),
         structured_output_manager=StructuredOutputManager(config),
         block_size=options.block_size,
