@@ -15,7 +15,7 @@ from onbeat_engine.vllm.turn import Turn
 from onbeat_reference.observe_vllm import Arrivals, config_of, facts_of, observe_vllm, paused, step_of
 from onbeat_spec.errors import ConfigError, OnbeatError
 from onbeat_spec.monitor import Monitor
-from onbeat_spec.records import Facts, State, Step
+from onbeat_spec.records import Facts, Place, State, Step
 
 MONITOR = "ONBEAT_MONITOR"
 FATAL = "ONBEAT_MONITOR_FATAL"
@@ -129,7 +129,7 @@ class Watch:
             paused=self._paused,
         )
         _tell(step, turn)
-        return facts_of(config, _with_offers(before, turn), step, after)
+        return facts_of(config, _with_offers(before, turn), step, _with_loads(after, before, turn))
 
     def _evaluate(self, scheduler: Vllm, facts: Facts) -> Monitor:
         assert self._monitor is not None
@@ -164,6 +164,15 @@ def _with_offers(before: State, turn: Turn) -> State:
         if requests[id].external == 0:
             requests[id] = requests[id]._replace(remote_tokens=tokens)
     return replace(before, requests=requests)
+
+
+def _with_loads(after: State, before: State, turn: Turn) -> State:
+    """Return the state after the step with what was loaded within it: vLLM tells that of nobody who runs."""
+    requests = dict(after.requests)
+    for id, tokens in turn.remote.items():
+        if before.requests[id].external == 0 and requests[id].place is Place.RUNNING:
+            requests[id] = requests[id]._replace(external=tokens)
+    return replace(after, requests=requests)
 
 
 def _switch(environment: Mapping[str, str], name: str) -> bool:
