@@ -1,0 +1,122 @@
+"""The classes that `findings.py` audits: vLLM's own, and those of packages that derive from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tools.vllm_env import ALL
+
+SYNC, ASYNC = "vllm.v1.core.sched.scheduler:Scheduler", "vllm.v1.core.sched.async_scheduler:AsyncScheduler"
+
+SPYRE_RUNNER = """\
+from vllm.v1.outputs import ModelRunnerOutput as SpyreModelRunnerOutput
+
+SpyreModelRunnerOutput.tkv = 0
+"""
+"""Stands in for the model runner of the Spyre cards, of which the scheduler needs the type of its outputs alone."""
+ANY_NAME = """\
+__path__ = []
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (), {})
+"""
+"""A module that has whatever is imported from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One class beside one vLLM release.
+
+    Attributes:
+        label: names it on the command line and in file names.
+        cls: module:Class.
+        vllm: the release.
+        distribution: what is installed for it, as name==version; empty: the class is vLLM's own.
+        extras: what else is.
+        stubs: files that are written into the package's folder, because what they stand for needs hardware.
+        environment: variables that the class wants.
+        budget: of the audit.
+        note: what was needed to drive it, or why it is here.
+    """
+
+    label: str
+    cls: str
+    vllm: str
+    distribution: str = ""
+    extras: tuple[str, ...] = ()
+    stubs: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    budget: str = "quick"
+    note: str = ""
+
+    @property
+    def stock(self) -> bool:
+        """The class is vLLM's own."""
+        return not self.distribution
+
+    @property
+    def asynchronous(self) -> bool:
+        """The class is vLLM's own that schedules ahead of outputs."""
+        return self.cls == ASYNC
+
+
+def _stock(version: str, budget: str) -> list[Target]:
+    names = (("sync", SYNC), ("async", ASYNC))
+    return [Target(f"vllm-{version}-{name}", cls, version, budget=budget) for name, cls in names]
+
+
+STOCK = [target for version in reversed(ALL) for target in _stock(version, "standard")]
+THIRD = [
+    Target(
+        "traceloom-0.33.0",
+        "traceloom_vllm_scheduler:TracingScheduler",
+        "0.33.0",
+        "traceloom-vllm-context==0.1.0",
+    ),
+    Target(
+        "traceloom-async-0.33.0",
+        "traceloom_vllm_scheduler:TracingAsyncScheduler",
+        "0.33.0",
+        "traceloom-vllm-context==0.1.0",
+    ),
+    Target(
+        "agentinfer-0.25.0",
+        "agentinfer.agentcache.core.scheduler:AgentCacheSyncSchedulerBridge",
+        "0.25.0",
+        "agentinfer-zmj-test==0.1.1",
+    ),
+    Target(
+        "agentinfer-0.33.0",
+        "agentinfer.agentcache.core.scheduler:AgentCacheSyncSchedulerBridge",
+        "0.33.0",
+        "agentinfer-zmj-test==0.1.1",
+        note="newer than the releases that it is for",
+    ),
+    Target(
+        "ascend-0.24.0",
+        "vllm_ascend.core.recompute_scheduler:RecomputeScheduler",
+        "0.24.0",
+        "vllm-ascend==0.23.0",
+    ),
+    Target(
+        "sendnn-0.28.0",
+        "sendnn_inference.v1.core.scheduler:ChunkedPrefillSpyreScheduler",
+        "0.28.0",
+        "sendnn-inference==2.6.3",
+        stubs={"sendnn_inference/v1/worker/spyre_model_runner.py": SPYRE_RUNNER},
+        environment={"VLLM_DT_MAX_BATCH_TKV_LIMIT": "131072"},
+        note="the module of the cards' model runner is replaced by two lines",
+    ),
+    Target(
+        "omni-0.30.0",
+        "vllm_omni.core.sched.omni_ar_scheduler:OmniARScheduler",
+        "0.30.0",
+        "vllm-omni==0.30.0",
+        ("aenum==3.1.16", "loguru", "omegaconf", "antlr4-python3-runtime==4.9.3", "tiktoken", "prettytable"),
+    ),
+]
+BESIDE = [Target(f"vllm-{version}-sync", SYNC, version) for version in ("0.28.0", "0.30.0")]
+"""Their bases, where those are not among the stock classes that are shown: for comparison."""
+TARGETS = [*STOCK, *BESIDE, *THIRD]
