@@ -13,6 +13,7 @@ from onbeat_proofs.clients import Factory
 from onbeat_proofs.operations import Scenario
 from onbeat_proofs.signature import Misfit, misfits_of, probe
 from onbeat_proofs.targets import METHODS
+from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotAScheduler
 from onbeat_spec.policy import Policy
@@ -66,6 +67,14 @@ class Adapter(Protocol):
         """Return a pytest file that shows a finding without us; None: there is none for this family, or finding."""
         ...
 
+    def base(self, cls: type) -> type | None:
+        """Return the class of the family's own that a class derives from; None: it is one."""
+        ...
+
+    def lacks(self) -> dict[str, str]:
+        """Return the invariants about what the family does not have, and why."""
+        ...
+
 
 class ReferenceAdapter:
     """Classes with the interface of `onbeat_reference.Scheduler`."""
@@ -98,6 +107,12 @@ class ReferenceAdapter:
 
     def pytest_file(self, cls: type, finding: Finding) -> str | None:
         return None
+
+    def base(self, cls: type) -> type | None:
+        return Scheduler if issubclass(cls, Scheduler) and cls is not Scheduler else None
+
+    def lacks(self) -> dict[str, str]:
+        return {}
 
 
 def adapters() -> Sequence[Adapter]:

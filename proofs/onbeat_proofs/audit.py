@@ -46,6 +46,8 @@ from onbeat_spec.errors import OnbeatError
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
 
+INHERITED = 40
+"""Runs of one kind that are tried on the base before its other runs are taken to be inherited too."""
 KINDS = 4
 """Ways in which one invariant is violated that are shown at most."""
 Progress = Callable[[str, int, int], object]
@@ -92,6 +94,7 @@ def audit(
     name: str | None = None,
     arrivals: Sequence[Arrival] | None = None,
     interval: int = 2,
+    own: bool = False,
     stop_at_first: bool | Collection[str] = False,
     progress: Progress = lambda what, done, total: None,
 ) -> AuditReport:
@@ -107,6 +110,7 @@ def audit(
         name: of the class, in the report.
         arrivals: also drive the class through this workload.
         interval: the prefill step cadence of the workload.
+        own: set what the class inherits apart: violations in runs in which its base violates the same.
         stop_at_first: end at the first violation, or at the first of these invariants; what was not found by then is
             undecided.
         progress: told how far the audit is.
@@ -122,6 +126,7 @@ def audit(
         name or str(getattr(scheduler, "__name__", scheduler)), text.name if policy == AUTO else policy, budget, seed
     )
     report.environment = adapter.environment()
+    report.own, report.not_asked = own, adapter.lacks()
     report.source = source_of(scheduler)
     work = _Audit(adapter, cast(type, scheduler), text, report=report, stop_at_first=stop_at_first, progress=progress)
     if isinstance(scheduler, type):
@@ -160,6 +165,8 @@ class _Audit:
         self.report = report
         self.found: dict[tuple[str, str], tuple[Violation, Scenario, str]] = {}
         """For each invariant and each way in which it is violated, the shortest run."""
+        self.base = adapter.base(cls) if report.own else None
+        self.inherited: Counter[tuple[str, str]] = Counter()
         self.violations: Counter[str] = Counter()
         self.began, self.began_cpu = perf_counter(), process_time()
         self.deadline = inf
@@ -190,6 +197,9 @@ class _Audit:
             key = id, kind_of(violation.message, scenario)
             if self.report.first_s is None:
                 self.report.first_s = perf_counter() - self.began
+            if self.base is not None and self.is_inherited(key, scenario):
+                self.inherited[key] += 1
+                return
             if key not in self.found and sum(known == id for known, _ in self.found) == KINDS:
                 return
             if key not in self.found or len(scenario.steps) < len(self.found[key][1].steps):
@@ -199,6 +209,20 @@ class _Audit:
                 self.found[key] = violation, scenario, check
 
         return take
+
+    def is_inherited(self, key: tuple[str, str], scenario: Scenario) -> bool:
+        """Whether the class's base violates the same in the same run; after many such runs that is assumed."""
+        if key[0] in STATEMENTS or key in self.found:
+            return False
+        if self.inherited[key] >= INHERITED:
+            return True
+        assert self.base is not None
+        return self.shows(scenario, key, self.adapter.factory(self.base)) is not None
+
+    def shows(self, scenario: Scenario, key: tuple[str, str], factory: Factory) -> Violation | None:
+        """Return the first violation of a kind in a scenario."""
+        seen = replay_runs(scenario, factory, self.policy, expects=False).violations
+        return next((v for v in seen if (v.invariant, kind_of(v.message, scenario)) == key), None)
 
     def run(self) -> None:
         """Search, random histories, suite; then make small what was found."""
@@ -302,11 +326,13 @@ class _Audit:
         scenario = replace(scenario, name=f"{id}: {self.report.scheduler}", case=None, source=None, violates=())
         scenario = replace(scenario, invariants=(id,) if id in CATALOGUE else ())
 
-        kind = kind_of(violation.message, scenario)
+        key = id, kind_of(violation.message, scenario)
 
         def shown(candidate: Scenario) -> Violation | None:
-            seen = replay_runs(candidate, self.factory, self.policy, expects=False).violations
-            return next((v for v in seen if v.invariant == id and kind_of(v.message, candidate) == kind), None)
+            found = self.shows(candidate, key, self.factory)
+            if found is None or self.base is None or id in STATEMENTS:
+                return found
+            return found if self.shows(candidate, key, self.adapter.factory(self.base)) is None else None
 
         prepared = self.adapter.prepare(self.cls, Scenario(scenario.name))
         plain = prepared.config if prepared is not None else Config()
@@ -376,7 +402,7 @@ class _Audit:
                 met = {check: tally.met[id] for check, tally in self.tallies.items()}
                 rows.append(Row(id, self.verdict(id, met), met, self.violations[id], statement, "policy"))
         for id, entry in CATALOGUE.items():
-            if entry.scopes:
+            if entry.scopes and id not in self.report.not_asked:
                 met = {check: counted[id] for check, counted in counts.items()}
                 rows.append(Row(id, self.verdict(id, met), met, self.violations[id], entry.statement))
         return rows
@@ -385,6 +411,8 @@ class _Audit:
         """Judge one invariant, given how often each check met its premise."""
         if any(known == id for known, _ in self.found):
             return "violated"
+        if any(known == id for known, _ in self.inherited):
+            return "inherited"
         if self.report.ended_early:
             return "undecided"
         return "holds" if any(met.values()) else "vacuous"

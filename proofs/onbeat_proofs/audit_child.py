@@ -66,6 +66,7 @@ def main() -> None:
                 name=job.scheduler,
                 arrivals=loads,
                 interval=job.interval,
+                own=job.own,
                 stop_at_first=job.stop_at,
                 progress=lambda what, done, total: send(results, "progress", (what, done, total)),
             )

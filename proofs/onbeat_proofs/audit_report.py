@@ -12,7 +12,8 @@ from onbeat_proofs.signature import Misfit
 from onbeat_proofs.source import Source
 from onbeat_proofs.suite import Suite
 
-Verdict = Literal["holds", "violated", "vacuous", "undecided"]
+Verdict = Literal["holds", "violated", "inherited", "vacuous", "undecided"]
+"""`inherited`: only in runs in which the class that it derives from violates it too, where that is asked about."""
 Question = Literal["policy", "quality"]
 """Does it keep the policy text that it should have; and which invariants does it violate."""
 Budget = Literal["quick", "standard", "deep"]
@@ -84,6 +85,10 @@ class AuditReport:
     workload: Report | None = None
     workload_error: str | None = None
     """Where the class raised while it was driven through the workload."""
+    not_asked: dict[str, str] = field(default_factory=dict)
+    """Invariants about what the family of the class does not have, and why."""
+    own: bool = False
+    """Violations that the class inherits are set apart."""
     notes: list[str] = field(default_factory=list)
     """What else was noticed, and breaks no invariant."""
     first_s: float | None = None
@@ -107,7 +112,7 @@ class AuditReport:
         """0 holds; 1 violated; 2 some invariant was not put to the test, or not decided."""
         if self.violated:
             return 1
-        return 0 if all(row.verdict == "holds" for row in self.rows) else 2
+        return 0 if all(row.verdict in ("holds", "inherited") for row in self.rows) else 2
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as values of JSON."""
@@ -131,6 +136,8 @@ class AuditReport:
             "seconds": self.seconds,
             "first_violation_seconds": self.first_s,
             "notes": self.notes,
+            "own": self.own,
+            "not_asked": self.not_asked,
             "signature": [misfit._asdict() for misfit in self.signature],
             "invariants": [row._asdict() for row in self.rows],
             "findings": [finding.as_json() for finding in self.findings],

@@ -49,6 +49,9 @@ MOST = 5
     help="Prefill step cadence of the workload.",
 )
 @click.option(
+    "--own", is_flag=True, help="Set apart what the class inherits: its base violates the same in the same run."
+)
+@click.option(
     "--in-process", is_flag=True, help="Run the class in this process, for a debugger; what it does to it is done."
 )
 def command(
@@ -59,6 +62,7 @@ def command(
     seed: int,
     workload: str | None,
     interval: int,
+    own: bool,
     in_process: bool,
     **files: str | None,
 ) -> int:
@@ -86,10 +90,11 @@ def command(
                 name=scheduler,
                 arrivals=loads,
                 interval=interval,
+                own=own,
                 progress=progress,
             )
         else:
-            report = audit_apart(Job(scheduler, policy, budget, seed, workload, interval), progress)
+            report = audit_apart(Job(scheduler, policy, budget, seed, workload, interval, own), progress)
     click.echo("\n".join(lines(report)))
     written.write(report)
     return report.exit_code
@@ -122,6 +127,8 @@ def lines(report: "AuditReport") -> Iterator[str]:
     width = max((len(row.invariant) for row in report.rows), default=0)
     for row in report.rows:
         yield f"{row.verdict:<9}  {row.invariant:<{width}}  {_counts(row)}"
+    for id, why in report.not_asked.items():
+        yield f"not asked  {id:<{width}}  {why}"
     for note in report.notes:
         yield from f"\nNOTE  {note}".splitlines()
     for misfit in report.signature:
@@ -223,7 +230,9 @@ def _finding(finding: "Finding") -> Iterator[str]:
 
 def _summary(report: "AuditReport") -> str:
     verdicts = [row.verdict for row in report.rows]
-    parts = [f"{verdicts.count(v)} {v}" for v in ("holds", "violated", "vacuous", "undecided") if v in verdicts]
+    parts = [
+        f"{verdicts.count(v)} {v}" for v in ("holds", "violated", "inherited", "vacuous", "undecided") if v in verdicts
+    ]
     failed = len(report.suite.failures) if report.suite is not None else 0
     if failed:
         parts.append(f"{failed} scenario{'s' if failed > 1 else ''} of the suite failed")

@@ -37,6 +37,7 @@ class Job:
     seed: int = 0
     workload: str | None = None
     interval: int = 2
+    own: bool = False
     stop_at: tuple[str, ...] = ()
     """End at the first violation of one of these."""
 

@@ -168,7 +168,7 @@ class Runs(Driver):
         """Ask a scheduler that decides by itself whether it keeps the text; the reference is given its policy."""
         if not self.decides_itself:
             return
-        comparison = Comparison(self.policy, throttled, unthrottled, self.scheduler.chunks, aside)
+        comparison = Comparison(self.policy, throttled, unthrottled, self.scheduler.counted_as_chunks, aside)
         for id, message in comparison.strays():
             self._report(id, message, throttled.step.index)
         self.tally.met.update(comparison.met())

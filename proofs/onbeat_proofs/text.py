@@ -69,7 +69,8 @@ class Comparison:
         throttled, unthrottled = self.throttled, self.unthrottled
         different = same(throttled, unthrottled)
         # A hold that would have left the step empty is lifted within the step, if the text says so.
-        lifted = self.policy.lifts(0) and different is None and not throttled.step.scheduled.keys() - self.held
+        others = throttled.step.scheduled.keys() - self.held - self._held(throttled)
+        lifted = self.policy.lifts(0) and not others
         if not self.hold:
             if different is not None:
                 yield "text-holds", f"the text does not hold here, and the throttled step differs: {different}"
@@ -81,9 +82,17 @@ class Comparison:
                 yield from (("text-flag", message) for message in self._flag(facts, held, aside))
 
     def met(self) -> Iterator[str]:
-        """Yield the ids of the rules that the two steps put to the test."""
+        """Yield the ids of what the two steps put to the test: rules of the text, and invariants about holds.
+
+        A hold that is lifted, or preempts, shows in no record of a scheduler that decides by itself; by the text it
+        would have been one.
+        """
+        if self.hold and self.throttled.step.evictions:
+            yield "throttle-never-evicts"
         if self.held:
             yield "text-holds"
+            if not self.unthrottled.step.scheduled.keys() - self.held:
+                yield "no-empty-step"
             waiting = self.throttled.before.waiting
             first = next((place for place, id in enumerate(waiting) if id in self.held), len(waiting))
             if waiting[first + 1 :]:

@@ -67,7 +67,11 @@ def summary(report: "AuditReport") -> str:
     texts = []
     for question in ("policy", "quality"):
         verdicts = [row.verdict for row in report.rows if row.question == question]
-        parts = [f"{verdicts.count(v)} {v}" for v in ("violated", "vacuous", "undecided", "holds") if v in verdicts]
+        parts = [
+            f"{verdicts.count(v)} {v}"
+            for v in ("violated", "inherited", "vacuous", "undecided", "holds")
+            if v in verdicts
+        ]
         if parts:
             name = "policy text" if question == "policy" else f"{len(verdicts)} invariants"
             texts.append(f"{name}: {', '.join(parts)}".replace(" holds", " hold"))
@@ -96,6 +100,8 @@ def _row(report: "AuditReport", row: "Row") -> Check:
     reason = ""
     if row.verdict == "vacuous":
         reason = f"never put to the test: {never_seen(row.invariant)}"
+    elif row.verdict == "inherited":
+        reason = "violated only in runs in which the class that it derives from violates it too"
     elif row.verdict == "undecided":
         reason = "not decided: the audit ended early" if report.ended_early else "not decided"
     return Check(row.invariant, row.statement, row.verdict, problems, reason, row.question)

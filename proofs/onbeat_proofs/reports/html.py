@@ -20,7 +20,7 @@ QUESTIONS = {
 }
 LOADS_NOTHING = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """The page's content security policy."""
-VERDICTS = ("violated", "undecided", "vacuous", "holds")
+VERDICTS = ("violated", "undecided", "vacuous", "inherited", "holds")
 
 
 def page(report: "AuditReport", now: datetime) -> str:
@@ -70,6 +70,7 @@ def _header(report: "AuditReport", checks: list[Check], now: datetime) -> Iterat
         "violated": "Something is violated",
         "undecided": "Not decided",
         "vacuous": "Not all of it was put to the test",
+        "inherited": "Nothing but what it inherits is violated",
         "holds": "Every invariant holds",
     }
     facts = {

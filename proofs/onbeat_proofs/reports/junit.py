@@ -25,7 +25,7 @@ def junit(report: "AuditReport", now: datetime) -> str:
         "tests": len(checks),
         "failures": sum(check.verdict == "violated" for check in checks),
         "errors": sum(check.verdict == "undecided" for check in checks),
-        "skipped": sum(check.verdict == "vacuous" for check in checks),
+        "skipped": sum(check.verdict in ("vacuous", "inherited") for check in checks),
         "time": f"{report.seconds:.3f}",
     }
     attributes = {key: str(value) for key, value in counts.items()}
@@ -51,7 +51,7 @@ def _case(suite: Element, check: Check, scheduler: str) -> None:
         failure = SubElement(case, "failure", {"type": "violated", "message": _clean(message)})
         parts = [check.statement, *(problem.detail or problem.message for problem in check.problems)]
         failure.text = _clean("\n\n".join(parts))
-    elif check.verdict == "vacuous":
+    elif check.verdict in ("vacuous", "inherited"):
         SubElement(case, "skipped", {"type": "vacuous", "message": _clean(check.reason)})
     elif check.verdict == "undecided":
         SubElement(case, "error", {"type": "undecided", "message": _clean(check.reason)})

@@ -9,6 +9,7 @@ from onbeat_proofs.operations import Add, Ineligible, RemoteFailed, Scenario, fl
 from onbeat_proofs.signature import Misfit
 from onbeat_proofs.vllm import library
 from onbeat_proofs.vllm.facade import VllmScheduler
+from onbeat_proofs.vllm.shape import own_base
 from onbeat_proofs.vllm.static import misfits_of_vllm
 from onbeat_proofs.vllm.testfile import test_file
 from onbeat_proofs.vllm.texts import text_of
@@ -71,6 +72,15 @@ class VllmAdapter:
         most = sum(-(-(op.prompt + op.max_tokens) // size) for op in ops if isinstance(op, Add)) + 1
         config = replace(config, num_blocks=min(config.num_blocks, max(most, FEW_BLOCKS)))
         return replace(scenario, config=self.config(cls, config))
+
+    def base(self, cls: type) -> type | None:
+        """Return the nearest class of vLLM's own; None for one of these."""
+        found: type = own_base(cls)
+        return None if found is cls else found
+
+    def lacks(self) -> dict[str, str]:
+        """vLLM's remote loads have no deadline."""
+        return {"load-bounded": "a remote load has no deadline in vLLM"}
 
     def pytest_file(self, cls: type, finding: Finding) -> str | None:
         """Return a pytest file that needs only vLLM, if the class can be imported by name."""

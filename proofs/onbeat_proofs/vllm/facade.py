@@ -5,7 +5,7 @@ held is found by asking a copy for the step without the throttle.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from onbeat_proofs.branching import branch
 from onbeat_proofs.operations import Add, Ineligible, Op, RemoteDone, RemoteFailed, ResetPrefixCache
 from onbeat_proofs.vllm import library
 from onbeat_proofs.vllm.shape import shape
+from onbeat_proofs.vllm.texts import names_its_text
 from onbeat_reference.lifecycle import Outputs, PauseMode
 from onbeat_reference.observe_vllm import block_ids, place_of, waiting_requests
 from onbeat_reference.request import FinishReason, Request
@@ -376,6 +377,11 @@ class VllmScheduler:
 
     def _of(self, found: Iterable[Any]) -> list[Request]:
         return [self.requests[item.request_id] for item in found if item.request_id in self.requests]
+
+    @property
+    def counted_as_chunks(self) -> Collection[str]:
+        """Running requests that the text takes for chunks whatever their local work; a text of ours asks for that."""
+        return () if names_its_text(type(self.real)) else self.chunks
 
     # --- For those who drive it --------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """The policy text of each released vLLM: what its own scheduler should do, good or bad."""
 
+from typing import Any
+
 from onbeat_proofs.vllm import library
 from onbeat_spec.policy import LocalWork, Policy, PullRequest44558
 
@@ -18,10 +20,16 @@ TEXTS: dict[tuple[int, int], type[Policy]] = {(0, 24): PullRequest44558, (0, 25)
 """From which release on which text holds (PRs 44558 and 46532; the pause from 0.32.0)."""
 
 
-def text_of(cls: type) -> type[Policy]:
-    """Return the policy text that a class should keep: the one that it names (`onbeat_policy`), or its vLLM's."""
+def names_its_text(cls: Any) -> bool:
+    """Whether a class says itself which policy it decides with."""
     own = getattr(cls, "onbeat_policy", None)
-    if isinstance(own, type) and issubclass(own, Policy):
+    return isinstance(own, type) and issubclass(own, Policy)
+
+
+def text_of(cls: Any) -> type[Policy]:
+    """Return the policy text that a class should keep: the one that it names (`onbeat_policy`), or its vLLM's."""
+    if names_its_text(cls):
+        own: type[Policy] = cls.onbeat_policy
         return own
     found = library.version()
     return TEXTS[max(since for since in TEXTS if since <= found)]

@@ -162,9 +162,20 @@ def visit_once(facts: Facts) -> Verdict:
     if step.open:
         for request in decodes(before, step.index):
             if request.id not in step.scheduled and request.id not in evicted and request.id not in step.sat_out:
+                if _waits_for_blocks(facts, request):
+                    continue
                 left = _tokens_left(facts)
                 return f"decode {request.id} got no token though {left} were left" if left > 0 else None
     return None
+
+
+def _waits_for_blocks(facts: Facts, request: View) -> bool:
+    """Whether there is no block for a decode until a step in flight is back, and nobody was preempted for one.
+
+    Blocks that a step in flight may write into need not be given back before it is (vLLM with a KV connector).
+    """
+    full = request.num_computed >= request.num_blocks * facts.config.block_size
+    return full and facts.after.free == 0 and facts.before.in_flight > 0 and not facts.step.evictions
 
 
 def _tokens_left(facts: Facts) -> int:
