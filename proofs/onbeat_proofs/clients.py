@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from onbeat_proofs import watchdog
 from onbeat_proofs.fake_model import FakeModel, Track, request_for
 from onbeat_proofs.history import Turn
 from onbeat_proofs.operations import (
@@ -217,7 +218,7 @@ class Clients:
     def _crash(self, error: BaseException) -> None:
         """The scheduler raised what it does not declare; there is no telling what state it is in."""
         self.ended = True
-        self._report("no-crash", where_raised(error))
+        self._report("no-crash", where_raised(error, watchdog.__file__))
 
 
 def _make(factory: Factory, config: Config, policy: Policy) -> Any:
