@@ -19,7 +19,7 @@ from typing import Any
 
 from tools.findings_page import write
 from tools.findings_targets import TARGETS, Target
-from tools.vllm_env import QUIET, ROOT, Done, EnvironmentFailedError, Maker, Run, execute
+from tools.vllm_env import QUIET, ROOT, Done, EnvironmentFailedError, Maker, Run, execute, last_line
 
 LIMIT = {"quick": 600, "standard": 1800, "deep": 14_400}
 """Wall seconds after which an audit is given up."""
@@ -80,7 +80,7 @@ class Results:
         file = self.folder / f"{target.label}.report.json"
         file.unlink(missing_ok=True)
         command = [str(python), "-m", "onbeat_proofs.program", "audit", target.cls]
-        command += ["--budget", budget, "--json", str(file)]
+        command += ["--budget", budget, "--json", str(file), *(() if target.stock else ("--own",))]
         done = self.audit(command, {"PYTHONPATH": str(self.package(target)), **target.environment}, LIMIT[budget])
         found = {
             "class": target.cls,
@@ -118,12 +118,9 @@ class Results:
         return here
 
 
-def last_line(output: str) -> str:
-    """Return the last line that is not empty."""
-    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "no message")
-
-
-def main(arguments: Sequence[str] | None = None, root: Path = ROOT, audit: Audit = run_audit) -> int:
+def main(
+    arguments: Sequence[str] | None = None, root: Path = ROOT, run: Run = execute, audit: Audit = run_audit
+) -> int:
     """Audit what was not audited yet, and write the document; 0: written, 2: some class could not be audited."""
     parser = argparse.ArgumentParser(description="Audit vLLM's schedulers and those of packages beside them.")
     parser.add_argument("--only", action="append", metavar="LABEL", help="audit this one alone; may be given again")
@@ -135,7 +132,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, audit: Audit
     unknown = sorted(set(wanted) - {target.label for target in TARGETS})
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; one of {', '.join(target.label for target in TARGETS)}")
-    results, failed = Results(root, audit=audit), False
+    results, failed = Results(root, run, audit), False
     for target in TARGETS:
         if options.render or target.label not in wanted or (results.known(target) and not options.again):
             continue

@@ -164,7 +164,7 @@ NOTES: tuple[Note, ...] = (
         "Since 0.25.0 (PR 46532) local work decides, whether or not some of the KV came from a remote store. The "
         "invariant asks more: what was loaded keeps its blocks while it waits, so letting it go on frees them sooner.",
         (
-            ("resume-bypasses", r"\*, a remote resume with # loaded tokens, was held"),
+            ("resume-bypasses", r"\*(, a)? remote resume with # loaded tokens, was held"),
             ("resume-bypasses", r"remote resume \* with more than one token of local work got nothing.*"),
         ),
     ),
@@ -282,6 +282,11 @@ NOT_SHOWN: dict[int, str] = {}
 def note_for(invariant: str, way: str, version: tuple[int, int]) -> Note | None:
     """Return the first note that speaks of a way of violating an invariant."""
     for note in NOTES:
-        if version <= note.until and any(id == invariant and re.fullmatch(form, way) for id, form in note.ways):
+        if version <= note.until and any(id == invariant and _fits(form, way) for id, form in note.ways):
             return note
     return None
+
+
+def _fits(form: str, way: str) -> bool:
+    """Whether a way has a form; the article, too, may have been taken for a name."""
+    return re.fullmatch(re.sub(r"\ba\b", r"(?:a|\\*)", form), way) is not None

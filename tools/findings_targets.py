@@ -13,6 +13,12 @@ from vllm.v1.outputs import ModelRunnerOutput as SpyreModelRunnerOutput
 SpyreModelRunnerOutput.tkv = 0
 """
 """Stands in for the model runner of the Spyre cards, of which the scheduler needs the type of its outputs alone."""
+SPYRE_BLOCKS = """\
+from sendnn_inference.v1.core.scheduler import ChunkedPrefillSpyreScheduler
+
+ChunkedPrefillSpyreScheduler.onbeat_block_size = 64
+"""
+"""Says what the class asks of its configuration."""
 ANY_NAME = """\
 __path__ = []
 
@@ -102,12 +108,12 @@ THIRD = [
     ),
     Target(
         "sendnn-0.28.0",
-        "sendnn_inference.v1.core.scheduler:ChunkedPrefillSpyreScheduler",
+        "onbeat_sendnn:ChunkedPrefillSpyreScheduler",
         "0.28.0",
         "sendnn-inference==2.6.3",
-        stubs={"sendnn_inference/v1/worker/spyre_model_runner.py": SPYRE_RUNNER},
+        stubs={"sendnn_inference/v1/worker/spyre_model_runner.py": SPYRE_RUNNER, "onbeat_sendnn.py": SPYRE_BLOCKS},
         environment={"VLLM_DT_MAX_BATCH_TKV_LIMIT": "131072"},
-        note="the module of the cards' model runner is replaced by two lines",
+        note="the module of the cards' model runner is replaced by two lines, and blocks have 64 tokens",
     ),
     Target(
         "omni-0.30.0",
@@ -117,6 +123,4 @@ THIRD = [
         ("aenum==3.1.16", "loguru", "omegaconf", "antlr4-python3-runtime==4.9.3", "tiktoken", "prettytable"),
     ),
 ]
-BESIDE = [Target(f"vllm-{version}-sync", SYNC, version) for version in ("0.28.0", "0.30.0")]
-"""Their bases, where those are not among the stock classes that are shown: for comparison."""
-TARGETS = [*STOCK, *BESIDE, *THIRD]
+TARGETS = [*STOCK, *THIRD]
