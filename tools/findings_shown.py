@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from onbeat_proofs.audit import kind_of
+from onbeat_proofs.audit_report import Finding
 from onbeat_proofs.scenario import load_text
 from onbeat_proofs.text import STATEMENTS
+from onbeat_proofs.vllm.testfile import test_file
 from onbeat_spec.catalogue import CATALOGUE
 from tools.findings_notes import NOTES, Note, note_for
 from tools.findings_targets import Target
@@ -32,6 +34,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield "|---" * len(head) + "|"
     yield from (f"| {' | '.join(row)} |" for row in rows)
     yield ""
+
+
+def pytest_file(target: Target, finding: Mapping[str, Any]) -> str | None:
+    """Return the text of a pytest file that shows a finding, if there can be one."""
+    scenario = load_text(finding["scenario"])[0]
+    values = Finding(finding["invariant"], finding["message"], finding["step"], finding["check"], scenario, "")
+    module, _, name = target.cls.partition(":")
+    return test_file(values, module, name, target.vllm)
 
 
 @dataclass(slots=True)
@@ -68,7 +78,7 @@ class Shown:
         def rank(pair: tuple[Target, dict[str, Any]]) -> tuple[Any, ...]:
             target, finding = pair
             steps = len(load_text(finding["scenario"])[0].steps)
-            return (number(target.vllm), finding["pytest_file"] is not None, -steps, not target.asynchronous)
+            return (number(target.vllm), pytest_file(target, finding) is not None, -steps, not target.asynchronous)
 
         return max(self.found, key=rank)
 
@@ -109,12 +119,12 @@ class Shown:
     @property
     def file_names(self) -> list[str]:
         """Names of the scenario file, and of the pytest file if there is one."""
-        test = [f"test_{self.name.replace('-', '_')}.py"] if self.smallest["pytest_file"] else []
+        test = [f"test_{self.name.replace('-', '_')}.py"] if pytest_file(*self._best) else []
         return [f"{self.name}.yaml", *test]
 
     def files(self, folder: Path) -> Iterator[Path]:
         """Write the files of the run that is shown; yield them."""
-        texts = (self.smallest["scenario"], self.smallest["pytest_file"])
+        texts = (self.smallest["scenario"], pytest_file(*self._best) or "")
         for name, text in zip(self.file_names, texts, strict=False):
             path = folder / name
             path.write_text(text, encoding="utf-8")

@@ -74,7 +74,7 @@ def _section(target: Target, result: Mapping[str, Any]) -> Iterator[str]:
         return
     for misfit in report["signature"]:
         kind = "Warning" if misfit["warning"] else "Misfit"
-        yield f"- {kind}, `{misfit['method']}`: {misfit['message']}"
+        yield f"- {kind}, `{misfit['where']}`: {misfit['message']}"
     if report["signature"]:
         yield ""
     for verdict in ("vacuous", "inherited", "undecided"):

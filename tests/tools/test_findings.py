@@ -33,7 +33,8 @@ def found(invariant: str, message: str, **changes: Any) -> dict[str, Any]:
         "also": [],
         "scenario": SCENARIO,
         "table": "step 0",
-        "pytest_file": "def test(): ...\n",
+        "step": 0,
+        "check": "search",
     }
     return {**finding, **changes}
 
@@ -73,9 +74,7 @@ class Audits:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "pyproject.toml").write_text(
-        PYPROJECT + '[project.optional-dependencies]\ndev = ["pytest>=8"]\n', encoding="utf-8"
-    )
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
     (tmp_path / "constraints.txt").touch()
     (tmp_path / "requirements-vllm.txt").touch()
     (tmp_path / "docs").mkdir()
@@ -99,7 +98,7 @@ def test_a_finding_is_shown_with_its_files(root: Path, audits: Audits) -> None:
     assert "A deliberate difference" in text
     assert SCENARIO in text
     assert (root / "docs/findings/partial-resume-held.yaml").read_text("utf-8") == SCENARIO
-    assert (root / "docs/findings/test_partial_resume_held.py").read_text("utf-8") == "def test(): ...\n"
+    assert (root / "docs/findings/test_partial_resume_held.py").read_text("utf-8").endswith(f"{HELD!r}\n")
     for name in re.findall(r"\]\((findings/[^)]+)\)", text):
         assert (root / "docs" / name).is_file()
 
