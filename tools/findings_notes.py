@@ -282,9 +282,8 @@ SEEN: dict[int, tuple[str, str]] = {
 NOT_SHOWN: dict[int, str] = {
     6: "On none of these releases does a request that is loading raise the flag: it waits in a queue of its own up to "
     "0.30, and from 0.31.0 on it is in the set that the flag leaves out for as long as it loads, whether or not slots "
-    "are left. All sequences of 9 operations with one slot show that for 0.33.0. What raises the flag there is a "
-    "request whose load has not begun, because no slot is free when the scan gets to it; that one lacks a slot, and "
-    "the invariant asks for the flag."
+    "are left. What raises the flag with all slots taken is a request whose load has not begun, because the scan ends "
+    "for lack of a slot before it gets to it. That one does lack a slot, and the invariant asks for the flag."
 }
 """Why one of them is not shown."""
 

@@ -128,8 +128,9 @@ def _known_before(shown: Sequence[Shown]) -> Iterator[str]:
         rows.append([str(place), what, versions, where or "not shown"])
     yield from table(("", "what", "where it was known", "where the audit finds it"), rows)
     for place, why in NOT_SHOWN.items():
-        yield f"{place}. {why}"
-        yield ""
+        if not any(each.note is not None and each.note.seen == place for each in shown):
+            yield f"Why {place} is not shown: {why}"
+            yield ""
 
 
 def _policy(stock: Sequence[Target], known: Results) -> Iterator[str]:

@@ -44,7 +44,8 @@ class Target:
         stubs: files that are written into the package's folder, because what they stand for needs hardware.
         environment: variables that the class wants.
         budget: of the audit.
-        note: what was needed to drive it, or why it is here.
+        needs: what was needed to drive it, beside the packages.
+        note: what is meant, and why the class is here.
     """
 
     label: str
@@ -55,6 +56,7 @@ class Target:
     stubs: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     budget: str = "quick"
+    needs: str = ""
     note: str = ""
 
     @property
@@ -113,7 +115,7 @@ THIRD = [
         "sendnn-inference==2.6.3",
         stubs={"sendnn_inference/v1/worker/spyre_model_runner.py": SPYRE_RUNNER, "onbeat_sendnn.py": SPYRE_BLOCKS},
         environment={"VLLM_DT_MAX_BATCH_TKV_LIMIT": "131072"},
-        note="the module of the cards' model runner is replaced by two lines, and blocks have 64 tokens",
+        needs="the module of the cards' model runner is replaced by two lines, and blocks have 64 tokens",
     ),
     Target(
         "omni-0.30.0",

@@ -6,7 +6,10 @@ from typing import Any
 from onbeat_proofs.text import STATEMENTS
 from tools.findings_shown import table
 from tools.findings_targets import Target
+from tools.vllm_env import ROOT
 
+ROOT_TEXT = f"{ROOT}/"
+"""Taken out of messages that name a file."""
 INTRODUCTION = """\
 ## Schedulers of other packages
 
@@ -65,11 +68,14 @@ def _section(target: Target, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"### {target.label}"
     yield ""
     yield f"`{target.cls}` of {target.distribution} beside vLLM {target.vllm}, {result['date']}."
-    if target.note:
-        yield f"To drive it: {target.note}."
+    if target.needs:
+        yield f"To drive it: {target.needs}."
     yield ""
+    if target.note:
+        yield target.note
+        yield ""
     if report is None:
-        yield f"It cannot be driven here: `{result['error']}`"
+        yield f"It cannot be driven here: `{str(result['error']).replace(ROOT_TEXT, '')}`"
         yield ""
         return
     for misfit in report["signature"]:
@@ -82,15 +88,22 @@ def _section(target: Target, result: Mapping[str, Any]) -> Iterator[str]:
         if ids and not any(misfit["fatal"] for misfit in report["signature"]):
             yield f"{verdict.capitalize()}: {', '.join(ids)}."
             yield ""
-    for finding in report["findings"]:
-        yield f"**`{finding['invariant']}`**: {finding['message']}"
-        if finding["also"]:
-            yield f"(the same run violates {', '.join(finding['also'])})"
+    yield from _findings(report["findings"])
+
+
+def _findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the first run of each invariant whole, of further ones the message."""
+    shown = set[str]()
+    for finding in findings:
+        also = f" (the same run violates {', '.join(finding['also'])})" if finding["also"] else ""
+        yield f"**`{finding['invariant']}`**: {finding['message'].replace(ROOT_TEXT, '')}{also}"
         yield ""
-        yield "```"
-        yield finding["scenario"].rstrip()
-        if finding["table"]:
+        if finding["invariant"] not in shown:
+            shown.add(finding["invariant"])
+            yield "```"
+            yield finding["scenario"].rstrip().replace(ROOT_TEXT, "")
+            if finding["table"]:
+                yield ""
+                yield finding["table"].rstrip()
+            yield "```"
             yield ""
-            yield finding["table"].rstrip()
-        yield "```"
-        yield ""
