@@ -261,6 +261,14 @@ NOTES: tuple[Note, ...] = (
         (("evicted-is-out", r"\* was preempted and keeps counts of its lost KV"),),
     ),
     Note(
+        "stale-output-dropped",
+        "A token that was in flight for a request when it was preempted is not delivered.",
+        "deliberate",
+        "From 0.31.0 on, where a connector hands KV over, the output is dropped, and the token sampled again.",
+        (("exactly-once", r"\* was delivered \[\]; sampled was \[#\]"),),
+        since=(0, 31),
+    ),
+    Note(
         "victim-frees-late",
         "A request is preempted for another and frees nothing: its blocks come back only with the step in flight, and "
         "the next victim goes, until the one that needed a block preempts itself.",

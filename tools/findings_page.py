@@ -39,7 +39,8 @@ decision, as far as can be told from the code and its pull requests.
 
 Two values in one cell are those of `Scheduler` and of `AsyncScheduler`. Every finding names a scenario file and a
 pytest file that needs only vLLM: `pytest docs/findings/test_NAME.py` in an environment that has it fails where
-it is violated; `make vllm-env VERSION=0.33.0` makes one.
+it is violated; `make vllm-env VERSION=0.33.0` makes one. `make findings` audits what has no results in `.vllm/findings`
+and writes the page again; `make findings FINDINGS='--only vllm-0.33.0-sync --again'` audits one class again.
 """
 
 

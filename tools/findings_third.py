@@ -59,7 +59,7 @@ def _verdicts(result: Mapping[str, Any]) -> tuple[str, str, str, str]:
         before,
         {"holds": "yes", "violated": "**no**"}.get(kept, kept),
         ", ".join(f"`{id}`" for id in own) or "nothing",
-        f"{len(inherited)} invariants" if inherited else "nothing",
+        f"{len(inherited)} invariant{'s' if len(inherited) > 1 else ''}" if inherited else "nothing",
     )
 
 

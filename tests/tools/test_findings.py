@@ -152,7 +152,7 @@ def test_a_package_lies_beside_its_vllm(root: Path, audits: Audits) -> None:
     assert "SpyreModelRunnerOutput" in (here / "sendnn_inference/v1/worker/spyre_model_runner.py").read_text("utf-8")
     assert audits.environments[0]["PYTHONPATH"] == str(here)
     text = (root / "docs/findings.md").read_text("utf-8")
-    assert "| `no-crash` | 1 invariants |" in text
+    assert "| `no-crash` | 1 invariant |" in text
     assert "Inherited: `order-kept`." in text
 
 
