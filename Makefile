@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench vllm-env vllm-envs vllm-test vllm-test-all clean
+.PHONY: demo test lint bench vllm-env vllm-envs vllm-test vllm-test-all findings clean
 
 demo: $(STAMP)
 	$(BIN)/onbeat demo --workload '$(or $(TRACE),builtin)'
@@ -38,6 +38,10 @@ vllm-test-all:
 
 vllm-envs:
 	@$(PYTHON) tools/vllm_env.py all
+
+# docs/findings.md; audits what was not audited yet, up to an hour of two cores.  FINDINGS='--only LABEL --again' audits one.
+findings: $(STAMP)
+	$(BIN)/python -m tools.findings $(FINDINGS)
 
 clean:
 	rm -rf $(VENV) .vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

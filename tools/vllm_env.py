@@ -143,12 +143,12 @@ class Maker:
     def _checked(self, command: Sequence[str]) -> None:
         done = self.run(command)
         if done.code:
-            raise EnvironmentFailedError(f"`{' '.join(command)}` failed: {_last_line(done.output)}")
+            raise EnvironmentFailedError(f"`{' '.join(command)}` failed: {last_line(done.output)}")
 
     def _wrong(self, python: Path, version: str) -> str | None:
         """Return what is wrong with an environment that should have a vLLM release."""
         done = self.run([str(python), "-c", IMPORT])
-        last = _last_line(done.output)
+        last = last_line(done.output)
         return None if done.code == 0 and last == version else last
 
 
@@ -172,7 +172,7 @@ def _packages(environment: Path) -> Path:
     return environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
-def _last_line(output: str) -> str:
+def last_line(output: str) -> str:
     """Return the last line that is not empty; the last error of pip, which may print a notice after it."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]

@@ -48,7 +48,7 @@ from onbeat_spec.records import Violation
 
 INHERITED = 40
 """Runs of one kind that are tried on the base before its other runs are taken to be inherited too."""
-KINDS = 4
+KINDS = 6
 """Ways in which one invariant is violated that are shown at most."""
 Progress = Callable[[str, int, int], object]
 """Called with what is being checked, how much of it is done, and how much there is."""

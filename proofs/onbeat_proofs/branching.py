@@ -2,7 +2,8 @@
 
 Built-in containers and plain objects (attributes and slots, nothing of their own to say about copying) are copied
 here; everything else by `copy.deepcopy`, with the same memo. Values that nobody changes are shared: numbers, texts,
-enumerations, configurations, policies, functions, and the record of a step, which is final once `schedule` returned it.
+enumerations, configurations, policies, and the record of a step, which is final once `schedule` returned it. Functions
+are shared too, unless they remember a part of what is copied.
 """
 
 from collections import OrderedDict, defaultdict, deque
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from enum import Enum
 from operator import attrgetter
-from types import BuiltinFunctionType, FunctionType, MemberDescriptorType
+from types import BuiltinFunctionType, CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 from onbeat_spec.config import Config
@@ -22,7 +23,7 @@ Memo = dict[int, Any]
 Copier = Callable[[Any, Memo], Any]
 T = TypeVar("T")
 
-_SHARED: set[type] = {int, bool, float, complex, str, bytes, type(None), FunctionType, BuiltinFunctionType, type, range}
+_SHARED: set[type] = {int, bool, float, complex, str, bytes, type(None), BuiltinFunctionType, ModuleType, type, range}
 _shared_bases: list[type] = [Enum, Config, Policy, Step, type]
 _new: Any = vars(object)["__new__"]
 _HEAP_TYPE = 1 << 9
@@ -211,7 +212,45 @@ def _copy_frozenset(value: frozenset[Any], memo: Memo) -> frozenset[Any]:
     return frozenset([branch(item, memo) for item in value])
 
 
+def _copy_function(value: FunctionType, memo: Memo) -> FunctionType:
+    """Let a function that remembers what is copied remember the copies: a wrapper would change the original."""
+    cells = value.__closure__
+    if not cells or all(_remembers_nothing(cell) for cell in cells):
+        return value
+    fresh = tuple(CellType() for _ in cells)
+    new = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, fresh)
+    memo[id(value)] = new
+    new.__kwdefaults__ = value.__kwdefaults__
+    new.__dict__.update(value.__dict__)
+    for old, cell in zip(cells, fresh, strict=True):
+        if not _is_empty(old):
+            cell.cell_contents = branch(old.cell_contents, memo)
+    return new
+
+
+def _remembers_nothing(cell: CellType) -> bool:
+    """Whether what a function remembers is shared by all copies."""
+    if _is_empty(cell):
+        return True
+    value = cell.cell_contents
+    return type(value) in _SHARED or (type(value) is FunctionType and not value.__closure__)
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
+def _copy_method(value: MethodType, memo: Memo) -> MethodType:
+    return MethodType(value.__func__, branch(value.__self__, memo))
+
+
 _COPIERS: dict[type, Copier] = {
+    FunctionType: _copy_function,
+    MethodType: _copy_method,
     list: _copy_list,
     dict: _copy_dict,
     OrderedDict: _copy_dict,

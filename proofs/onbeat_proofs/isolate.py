@@ -22,6 +22,8 @@ from onbeat_spec.errors import NotAScheduler
 
 LIMIT_S: dict[Budget, float] = {"quick": 180.0, "standard": 600.0, "deep": 3 * 3600.0}
 """Wall seconds after which an audit is stopped, far more than it takes: who sleeps, or hangs in C, gets there."""
+LAST_S = 20.0
+"""Wall seconds that a process may take to end once it has closed its end of the pipe: a big one on a busy machine."""
 SHOWN = 2000
 """Characters of a child's last words that are kept."""
 Progress = Callable[[str, int, int], object]
@@ -95,7 +97,7 @@ def _report(value: Any) -> AuditReport:
 def _still_runs(child: "subprocess.Popen[bytes]") -> bool:
     """Whether a process whose end of the pipe may be closed goes on."""
     try:
-        child.wait(1.0)
+        child.wait(LAST_S)
     except subprocess.TimeoutExpired:
         return True
     return False

@@ -19,7 +19,7 @@ from onbeat_proofs.policies import policy_of, without_hold
 from onbeat_proofs.premises import Tally
 from onbeat_proofs.replay import Outcome, play
 from onbeat_proofs.text import Comparison
-from onbeat_proofs.watchdog import CRASHES, GUARD
+from onbeat_proofs.watchdog import CRASHES, GUARD, Hang
 from onbeat_reference.lifecycle import Outputs
 from onbeat_reference.observe import observe
 from onbeat_reference.scheduler import Scheduler
@@ -74,8 +74,11 @@ class Runs(Driver):
             self._require_rest()  # by operations of its own, each watched
         else:
             self.trail = (op, self.trail)
-        with self._watched():
-            self._apply(op)
+        try:
+            with self._watched():
+                self._apply(op)
+        except Hang as error:  # outside its own calls
+            self._crash(error)
 
     def _apply(self, op: Op) -> None:
         asked = self.compares and (self.most is None or len(self.history) < self.most)
@@ -100,8 +103,11 @@ class Runs(Driver):
             by_clock: the clock chooses the flag of the next step.
             budget: most tokens of that step, if fewer than configured.
         """
-        with self._watched(Schedule(None if by_clock else True)):
-            self._compare_runs(by_clock, budget)
+        try:
+            with self._watched(Schedule(None if by_clock else True)):
+                self._compare_runs(by_clock, budget)
+        except Hang as error:  # outside its own calls
+            self._crash(error)
 
     def _watched(self, about_to: Op | None = None) -> AbstractContextManager[None]:
         """Watch what follows, if this process watches what it runs."""

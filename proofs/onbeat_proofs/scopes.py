@@ -99,7 +99,7 @@ SCOPES = (
             *BOTH,
             add(Add("", 4, 2, priority=1, remote_tokens=2)),
             add(Add("", 4, 2, priority=1, remote_tokens=4)),
-            add(Add("", 3, 1)),
+            add(Add("", 2, 1)),
             landed(0),
             landed(-1),
         ),
@@ -110,7 +110,7 @@ SCOPES = (
         "ahead",
         "steps scheduled one ahead of their outputs",
         replace(SMALL, async_depth=2),
-        (*BOTH, deliver, add(Add("", 3, 3)), add(Add("", 5, 2)), abort(0), reset, ineligible(0, 1)),
+        (*BOTH, deliver, add(Add("", 3, 3)), add(Add("", 2, 1)), add(Add("", 5, 2)), abort(0), reset, ineligible(0, 1)),
         (5, 7, 9),
     ),
     Scope(

@@ -31,8 +31,9 @@ class Comparison:
         policy: the text.
         throttled: the step with the throttle.
         unthrottled: the step without it.
-        chunks: running requests that the family counts as prefills, whatever their local work: with one token of the
-            prompt left, vLLM still does.
+        chunks: running requests that the family counts as prefills; all others it counts as decodes, whatever their
+            local work. vLLM takes a prompt with one token left for a prefill, and a decode whose loaded blocks turned
+            out to be invalid for a decode. None: the text goes by local work.
         aside: waiting requests that the family's flag does not count, after either step: they came from a list of
             requests that could not run.
     """
@@ -42,7 +43,7 @@ class Comparison:
         policy: Policy,
         throttled: Facts,
         unthrottled: Facts,
-        chunks: Collection[str],
+        chunks: Collection[str] | None,
         aside: tuple[Collection[str], Collection[str]] = ((), ()),
     ) -> None:
         self.policy = policy
@@ -62,7 +63,9 @@ class Comparison:
     def work(self, request: View) -> int:
         """Local work of a running request, as the family counts it."""
         work = local_work(request)
-        return max(work, 2) if request.id in self.chunks else work
+        if self.chunks is None:
+            return work
+        return max(work, 2) if request.id in self.chunks else min(work, 1)
 
     def strays(self) -> Iterator[tuple[str, str]]:
         """Yield id and message of whatever the two steps did against the text."""

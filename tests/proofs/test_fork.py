@@ -2,9 +2,11 @@
 
 import copy
 import random
+from collections.abc import Callable
 
 import pytest
 
+from onbeat_proofs.branching import branch
 from onbeat_proofs.driver import Driver
 from onbeat_proofs.operations import (
     Abort,
@@ -115,3 +117,37 @@ def test_a_fork_is_as_good_as_a_deep_copy() -> None:
         one.run([Schedule(), Abort("a"), Schedule()])
     assert observe(fork.scheduler) == observe(deep.scheduler)
     assert len(driver.history) == 2
+
+
+class Counter:
+    """Counts calls; a wrapper of its method can be put on it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.hook: Callable[[], int] = self.step
+
+    def step(self) -> int:
+        self.count += 1
+        return self.count
+
+
+def test_a_wrapper_is_that_of_the_copy() -> None:
+    one = Counter()
+    step = one.step
+    one.hook = lambda: 10 * step()
+    other = branch(one, {})
+    assert [other.hook(), other.hook()] == [10, 20]
+    assert (one.count, other.count) == (0, 2)
+
+
+def test_a_bound_method_is_that_of_the_copy() -> None:
+    one = Counter()
+    other = branch(one, {})
+    assert other.hook() == 1
+    assert (one.count, other.count) == (0, 1)
+
+
+def test_a_function_that_remembers_nothing_is_shared() -> None:
+    size = 3
+    value = [lambda: size]
+    assert branch(value, {})[0] is value[0]

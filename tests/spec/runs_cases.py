@@ -47,6 +47,14 @@ in_runs(
     gave(a=1, c=8, d=3),
     says="remote resume d with more than one token of local work got nothing",
 )
+in_runs(
+    "resume-bypasses",
+    "it stands behind who is held",
+    READY,
+    {"scheduled": {"a": 1}, "held": ["c"]},
+    gave(a=1, c=8, d=3),
+    says="it got tokens; it stood behind waiting c, which was held",
+)
 
 ONE = state(decode("a"), fresh("c"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from tools.vllm_env import ALL, DISTRIBUTIONS, ROOT, Done, execute, main
 
-PYPROJECT = '[project]\nname = "onbeat"\ndependencies = ["z3-solver>=4.13"]\n'
+PYPROJECT = '[project]\nname = "onbeat"\ndependencies = ["z3-solver>=4.13"]\noptional-dependencies = {dev = []}\n'
 
 
 class Pip:

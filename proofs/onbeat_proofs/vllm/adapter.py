@@ -49,7 +49,11 @@ class VllmAdapter:
         return None
 
     def config(self, cls: type, config: Config) -> Config:
-        """Leave out what vLLM has not: a bound of holds, a deadline for loads, drafts with steps ahead of outputs."""
+        """Leave out what vLLM has not: a bound of holds, a deadline for loads, drafts with steps ahead of outputs.
+
+        A class that can do with large blocks only says so by its attribute `onbeat_block_size`, in tokens.
+        """
+        config = replace(config, block_size=max(config.block_size, getattr(cls, "onbeat_block_size", 1)))
         config = replace(config, remote_load_timeout=0, max_hold_steps=max(64, config.prefill_schedule_interval))
         # The flag that the engine passes is that of a group in lock step; a rank on its own gets none.
         config = replace(config, data_parallel_size=2 if config.prefill_schedule_interval > 1 else 1)

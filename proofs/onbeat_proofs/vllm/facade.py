@@ -345,6 +345,9 @@ class VllmScheduler:
             request.eligible_at = 0 if ready or request.place is Place.PARKED else self.num_steps + 1
             request.num_tokens = found.num_tokens
             request.num_computed = found.num_computed_tokens
+            if request.place is Place.WAITING and ready:
+                # The last token of a prompt that was loaded whole is computed again; the step that admits it says so.
+                request.num_computed = min(request.num_computed, found.num_tokens - 1)
             request.num_blocks = len(self.pool.table(id))
             request.num_drafts = len(found.spec_token_ids)
             request.num_preemptions = found.num_preemptions
@@ -379,9 +382,9 @@ class VllmScheduler:
         return [self.requests[item.request_id] for item in found if item.request_id in self.requests]
 
     @property
-    def counted_as_chunks(self) -> Collection[str]:
-        """Running requests that the text takes for chunks whatever their local work; a text of ours asks for that."""
-        return () if names_its_text(type(self.real)) else self.chunks
+    def counted_as_chunks(self) -> Collection[str] | None:
+        """Running requests that the text takes for chunks, whatever their local work; None: the text asks that."""
+        return None if names_its_text(type(self.real)) else self.chunks
 
     # --- For those who drive it --------------------------------------------------------------------------------------
 

@@ -2,11 +2,14 @@
 
 import logging
 import sys
+from concurrent.futures import Executor
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from runpy import run_path
+from threading import Lock, RLock, Thread
 from typing import Any
 
 from onbeat_proofs.branching import Memo, branch, learn, share
@@ -89,6 +92,9 @@ def is_asynchronous(cls: Any) -> bool:
 def _share_constants() -> None:
     """Let copies of a scheduler share what it never changes: configurations, parameters, records of steps, outlets."""
     torch = import_module("torch")
+    # Packages that derive from vLLM's schedulers bring threads of their own; no copy runs one.
+    share(Thread, Executor, type(Lock()), type(RLock()))
+    learn(SimpleQueue, _copy_queue)
     learn(part("v1.core.kv_cache_utils").KVCacheBlock, _copy_block)
     share(torch.dtype, torch.device, torch.Tensor)
     names = {
@@ -121,3 +127,13 @@ def _copy_block(value: Any, memo: Memo) -> Any:
         for name in cls.__slots__:
             setattr(new, name, branch(getattr(block, name), memo))
     return memo[id(value)]
+
+
+def _copy_queue(value: Any, memo: Memo) -> Any:
+    """Copy a queue by taking everything out and putting it back."""
+    items = [value.get_nowait() for _ in range(value.qsize())]
+    new = memo[id(value)] = SimpleQueue[Any]()
+    for item in items:
+        value.put(item)
+        new.put(branch(item, memo))
+    return new

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 
 from onbeat_proofs.audit_report import Finding
@@ -25,6 +26,13 @@ from onbeat_spec.config import Config
 AT_LEAST = frozenset({"decode-never-held", "resume-bypasses", "one-token-passes"})
 EQUAL = frozenset({"saturation-opens", "no-decode-no-hold", "beat-equals-baseline"})
 FLAG = frozenset({"flag-means-backlog", "flag-only-when-open", "text-flag"})
+AFTERWARDS = (
+    ("visit-once", r"decode (\w+) got no token though", "assert run({flag}).get({0!r})"),
+    ("progress", r"\d+ steps in a row did nothing", "assert run({flag})"),
+    ("oldest-finishes", r"(\w+)(?: was preempted for the younger|, the only request)", "assert {0!r} in run({flag})"),
+    ("order-kept", r"fresh prefill (\w+) was admitted before the older (\w+)", "got = run({flag})"),
+)
+"""Invariants that the tokens of the last step show: a pattern of the message, and the line that asks for them."""
 _OWN_IMPORT = re.compile(r"^from onbeat_proofs[^\n]*\n", re.MULTILINE)
 
 
@@ -40,8 +48,10 @@ def test_file(finding: Finding, module: str, name: str, version: str) -> str | N
     Returns:
         None if the finding speaks of what such a file does not have: draft tokens, or an invariant over time.
     """
-    ops = [op for _, op in flatten(finding.scenario.steps)]
     config = finding.scenario.config
+    ops = [op for _, op in flatten(finding.scenario.steps)]
+    if config.prefill_schedule_interval == 1:  # then the clock throttles nothing
+        ops = [replace(op, throttle=False) if isinstance(op, Schedule) and op.throttle is None else op for op in ops]
     check = _check(finding, ops)
     if check is None or config.num_draft_tokens or not all(_line(op) is not None for op in ops):
         return None
@@ -104,6 +114,14 @@ def _check(finding: Finding, ops: list[Op]) -> list[str] | None:
     if isinstance(last, Schedule) and id in FLAG and isinstance(last.throttle, bool):
         shown = bool(re.search(r"flag (?:is|became) (?:True)|written \(True\)", finding.message))
         return [f"assert run().flag is {not shown}, {said}"]
+    if isinstance(last, Schedule) and isinstance(last.throttle, bool):
+        for invariant, pattern, line in AFTERWARDS:
+            match = re.match(pattern, finding.message) if invariant == id else None
+            if match is not None:
+                asked = [line.format(*match.groups(), flag=last.throttle)]
+                if id == "order-kept":
+                    asked.append(f"assert {match[2]!r} in got or {match[1]!r} not in got")
+                return [*asked[:-1], f"{asked[-1]}, {said}"]
     if id == "no-crash":
         return [f"run()  # raises: {finding.message.splitlines()[0]}"]
     return None

@@ -36,8 +36,18 @@ def resume_bypasses(throttled: Facts, unthrottled: Facts) -> Verdict:
         if ready and id in unthrottled.step.scheduled and id not in throttled.step.scheduled:
             work = local_work(throttled.before.requests[id])
             left = "one token" if is_decode(work) else "more than one token"
-            return f"remote resume {id} with {left} of local work got nothing; without the throttle it got tokens"
+            got = f"remote resume {id} with {left} of local work got nothing; without the throttle it got tokens"
+            return got + _behind(throttled, id)
     return None
+
+
+def _behind(facts: Facts, id: str) -> str:
+    """Say who was held in front of a waiting request, for a policy whose scan ends there."""
+    before = facts.before
+    for other in before.waiting[: before.waiting.index(id)]:
+        if other in facts.step.held:
+            return f"; it stood behind {called(before.requests[other])}, which was held"
+    return ""
 
 
 @predicate("one-token-passes", "runs")
@@ -49,7 +59,8 @@ def one_token_passes(throttled: Facts, unthrottled: Facts) -> Verdict:
             at_hand = after.num_computed - unthrottled.step.scheduled[id]
             if is_decode(after.num_tokens - at_hand):
                 who = called(throttled.before.requests[id])
-                return f"{who} has one token of local work and got none; without the throttle it got it"
+                got = f"{who} has one token of local work and got none; without the throttle it got it"
+                return got + _behind(throttled, id)
     return None
 
 

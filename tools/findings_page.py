@@ -1,0 +1,218 @@
+"""docs/findings.md, from what audits left: `write` reads nothing but that, and `findings_notes.py`."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onbeat_proofs.text import STATEMENTS
+from tools.findings_notes import JUDGEMENTS, NOT_SHOWN, SEEN
+from tools.findings_shown import Shown, number, shown_by, table
+from tools.findings_targets import Target
+from tools.findings_third import third_party
+
+Results = Mapping[str, Any]
+"""For each label what is kept of its audit."""
+HEAD = """\
+# Findings
+
+What `onbeat audit` finds by itself on vLLM's own schedulers and on schedulers of packages that derive from them.
+This page, and the files in [findings/](findings), are written by `make findings`; the judgements come from
+[tools/findings_notes.py](../tools/findings_notes.py), everything else from the audits' results.
+
+{runs}
+
+## How to read it
+
+The audit asks two questions about a class. *Does it keep the policy text of its vLLM?* What a throttled step holds,
+where the scan of the waiting list ends, and when the saturation flag is written is compared with the text of that
+release, good or bad. *Which invariants does it violate?* That is about the text itself, and about the loop around it.
+A stock class that keeps its text can violate invariants: then it is the text that does.
+
+An invariant is ours; what violates it need not be a bug. Each finding says whether upstream means it, and by which
+decision, as far as can be told from the code and its pull requests.
+
+- **violated**: there is a run that shows it. The smallest one found is given; it was run again after it was made small.
+- not seen: the invariant is violated in other ways, not in this one.
+- holds: no violation, and the premise was met; within the budget, not for all sequences.
+- vacuous: the premise never came about, so nothing was tried.
+
+Two values in one cell are those of `Scheduler` and of `AsyncScheduler`. Every finding names a scenario file and a
+pytest file that needs only vLLM: `pytest docs/findings/test_NAME.py` in an environment that has it fails where
+it is violated; `make vllm-env VERSION=0.33.0` makes one. `make findings` audits what has no results in `.vllm/findings`
+and writes the page again; `make findings FINDINGS='--only vllm-0.33.0-sync --again'` audits one class again.
+"""
+
+
+def write(docs: Path, targets: Sequence[Target], known: Results) -> Iterator[Path]:
+    """Write the document and what it links to.
+
+    Args:
+        docs: the folder.
+        targets: all classes, in the order in which they are shown.
+        known: for each label that was audited, its results; others are left out.
+
+    Yields:
+        Each file.
+    """
+    stock = [target for target in targets if target.stock and target.budget != "quick" and target.label in known]
+    shown = shown_by(stock, known)
+    folder = docs / "findings"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for each in shown:
+        yield from each.files(folder)
+    lines = [
+        HEAD.format(runs=_runs(stock, known)),
+        *_known_before(shown),
+        *_policy(stock, known),
+        *_overview(shown, stock, known),
+        *(line for each in shown for line in _finding(each)),
+        *_invariants(stock, known),
+        *third_party(targets, known),
+    ]
+    page = docs / "findings.md"
+    page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    yield page
+
+
+def _runs(stock: Sequence[Target], known: Results) -> str:
+    dates = sorted({known[target.label]["date"] for target in stock})
+    budgets = sorted({known[target.label]["budget"] for target in stock})
+    python = sorted({known[t.label]["report"]["environment"].get("python", "") for t in stock if _ran(known, t)})
+    when = dates[0] if len(set(dates)) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "never"
+    return (
+        f"Audited on {when}: vLLM {', '.join(_versions(stock))}, Python {', '.join(python)}, "
+        f"budget {' and '.join(budgets)}, seed 0, no GPU."
+    )
+
+
+def _versions(stock: Sequence[Target]) -> list[str]:
+    return sorted({target.vllm for target in stock}, key=number)
+
+
+def _ran(known: Results, target: Target) -> bool:
+    return target.label in known and known[target.label]["report"] is not None
+
+
+def _cells(stock: Sequence[Target], known: Results, value: Any) -> Iterator[str]:
+    """Yield a cell for each version: the value of the synchronous class and of the other, once if they agree."""
+    for version in _versions(stock):
+        pair = [target for target in stock if target.vllm == version]
+        values = [
+            value(target) if _ran(known, target) else "not run"
+            for target in sorted(pair, key=lambda target: target.asynchronous)
+        ]
+        yield " / ".join(dict.fromkeys(values))
+
+
+def _verdicts(known: Results, target: Target) -> dict[str, str]:
+    return {row["invariant"]: row["verdict"] for row in known[target.label]["report"]["invariants"]}
+
+
+def _strong(verdict: str) -> str:
+    return f"**{verdict}**" if verdict == "violated" else verdict
+
+
+# --- The sections ----------------------------------------------------------------------------------------------------
+
+
+def _known_before(shown: Sequence[Shown]) -> Iterator[str]:
+    yield "## What was known before"
+    yield ""
+    yield "Six faults were known before the audit looked, from reading and trying. What it finds of them unaided:"
+    yield ""
+    rows = []
+    for place, (versions, what) in SEEN.items():
+        found = [each for each in shown if each.note is not None and each.note.seen == place]
+        where = "; ".join(f"[{each.name}](#{each.name}): {', '.join(each.labels)}" for each in found)
+        rows.append([str(place), what, versions, where or "not shown"])
+    yield from table(("", "what", "where it was known", "where the audit finds it"), rows)
+    for place, why in NOT_SHOWN.items():
+        if not any(each.note is not None and each.note.seen == place for each in shown):
+            yield f"Why {place} is not shown: {why}"
+            yield ""
+
+
+def _policy(stock: Sequence[Target], known: Results) -> Iterator[str]:
+    yield "## Do they keep their policy text?"
+    yield ""
+    rows = [
+        [f"`{id}`", statement, *_cells(stock, known, lambda target, id=id: _strong(_verdicts(known, target)[id]))]
+        for id, statement in STATEMENTS.items()
+    ]
+    yield from table(("", "statement", *_versions(stock)), rows)
+
+
+def _overview(shown: Sequence[Shown], stock: Sequence[Target], known: Results) -> Iterator[str]:
+    yield "## Which invariants do they violate?"
+    yield ""
+
+    def value(each: Shown, target: Target) -> str:
+        return _strong(each.verdict(target, _verdicts(known, target)))
+
+    for judgement, heading in (*JUDGEMENTS.items(), ("", "Not judged yet")):
+        mine = [each for each in shown if each.judgement == judgement]
+        if mine:
+            yield f"**{heading}**"
+            yield ""
+            rows = [
+                [
+                    f"[{each.name}](#{each.name})",
+                    each.sentence,
+                    ", ".join(f"`{id}`" for id in each.invariants),
+                    *_cells(stock, known, lambda target, each=each: value(each, target)),
+                ]
+                for each in mine
+            ]
+            yield from table(("finding", "what", "invariants", *_versions(stock)), rows)
+
+
+def _finding(each: Shown) -> Iterator[str]:
+    finding = each.smallest
+    yield f"### {each.name}"
+    yield ""
+    yield each.sentence
+    yield ""
+    judged = JUDGEMENTS.get(each.judgement, "Not judged yet")  # type: ignore[call-overload]  # "" is no judgement
+    yield f"{judged}.{' ' + each.note.why if each.note is not None and each.note.why else ''}"
+    yield ""
+    yield f"Violates {', '.join(f'`{id}`' for id in each.invariants)}. The smallest run, on {each.where}:"
+    yield ""
+    yield f"    {finding['message']}"
+    yield ""
+    yield "```yaml"
+    yield finding["scenario"].rstrip()
+    yield "```"
+    yield ""
+    yield "```"
+    yield finding["table"].rstrip() or "no step ended"
+    yield "```"
+    yield ""
+    links = ", ".join(f"[{name}](findings/{name})" for name in each.file_names)
+    yield f"Files: {links}. The audit's messages:"
+    yield ""
+    yield from (f"- `{invariant}`: {message} ({', '.join(labels)})" for invariant, message, labels in each.messages)
+    yield ""
+
+
+def _invariants(stock: Sequence[Target], known: Results) -> Iterator[str]:
+    yield "## Every invariant"
+    yield ""
+    yield "What the audits say of each, whatever the way. `load-bounded` is not asked: a load has no deadline in vLLM."
+    yield ""
+    statements: dict[str, str] = {}
+    for target in stock:
+        if _ran(known, target):
+            for row in known[target.label]["report"]["invariants"]:
+                statements.setdefault(row["invariant"], row["statement"])
+    rows = [
+        [
+            f"`{id}`",
+            said,
+            *_cells(stock, known, lambda target, id=id: _strong(_verdicts(known, target).get(id, "not asked"))),
+        ]
+        for id, said in statements.items()
+        if id not in STATEMENTS
+    ]
+    yield from table(("invariant", "statement", *_versions(stock)), rows)
