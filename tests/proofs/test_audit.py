@@ -235,7 +235,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert code == 1
     assert err == ""
-    assert out.startswith(f"{name}, policy onbeat, budget quick, seed 0\n\nsignature  takes every call\nsearch     10 ")
+    assert out.startswith(f"{name}, policy onbeat, budget quick, seed 0\n\nsignature  takes every call\nsearch     11 ")
     assert "violated   one-token-passes" in out
     assert "\nVIOLATED  one-token-passes at step 1, found by " in out
     assert "- schedule: {throttle: true}" in out
