@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 # The releases this script was run against; each moves the scheduler's inner interfaces, so others are refused.
-SUPPORTED_VERSIONS = ("0.24.0", "0.25.0", "0.33.0")
+SUPPORTED_VERSIONS = ("0.24.0", "0.25.0", "0.31.0", "0.32.0", "0.33.0")
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 20_000
@@ -150,15 +150,15 @@ def build_config(folder: Path, prefix_caching: bool) -> Any:
     )
 
 
-def build_scheduler(folder: Path, prefix_caching: bool) -> Any:
-    """vLLM's synchronous scheduler over one full-attention KV cache group."""
+def build_scheduler(folder: Path, prefix_caching: bool, cls: type | None = None) -> Any:
+    """A scheduler of a class, vLLM's synchronous one by default, over one full-attention KV cache group."""
     torch = importlib.import_module("torch")
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
     structured = importlib.import_module("vllm.v1.structured_output")
     vllm_config = build_config(folder, prefix_caching)
     spec = interface.FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=4, head_size=16, dtype=torch.float32)
-    return scheduler.Scheduler(
+    return (cls or scheduler.Scheduler)(
         vllm_config=vllm_config,
         kv_cache_config=interface.KVCacheConfig(
             num_blocks=NUM_BLOCKS,

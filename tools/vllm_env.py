@@ -67,7 +67,9 @@ class Maker:
         with (root / "pyproject.toml").open("rb") as file:
             project = tomllib.load(file)["project"]
         # pytest runs the tests that need vLLM.
-        dev: list[str] = [each for each in project["optional-dependencies"]["dev"] if each.startswith("pytest")]
+        dev: list[str] = [
+            each for each in project.get("optional-dependencies", {}).get("dev", []) if each.startswith("pytest")
+        ]
         self.dependencies: list[str] = [*project["dependencies"], *dev]
 
     def make(self, version: str) -> Path:

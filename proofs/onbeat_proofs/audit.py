@@ -68,7 +68,7 @@ class Limits(NamedTuple):
     """Seconds for one finding."""
     compare_steps: int | None
     """Steps of a scenario of the suite before which two runs are compared."""
-    seconds: float
+    seconds: float = inf
     """For all checks together; what is not reached by then is cut off, and said to be."""
 
 

@@ -1,0 +1,43 @@
+"""What the README shows is what its commands print."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.readme import FENCE, ROOT, SLOW, commands, printed, same
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUICK = [block for block in FENCE.findall(README) if not SLOW.search(commands(block)[0])]
+
+
+@pytest.mark.parametrize("block", QUICK, ids=lambda block: commands(block)[0][:40])
+def test_a_block_is_literal(block: str) -> None:
+    if not (Path(sys.executable).parent / "onbeat").exists():
+        pytest.skip("the program onbeat is not installed beside this Python; make test installs it")
+    now = printed(block)
+    assert same(block, now), f"python tools/readme.py --write would write:\n{now}"
+
+
+def test_there_are_quick_and_slow_blocks() -> None:
+    assert len(QUICK) >= 5
+    assert len(FENCE.findall(README)) > len(QUICK)
+
+
+def test_commands_and_what_follows_them() -> None:
+    assert commands("$ echo a \\\n    b\na b\n$ true\n") == ["echo a \\\n    b", "true"]
+    assert printed("$ echo a\nold\n$ false\n$ echo $?\n") == "$ echo a\na\n$ false\n$ echo $?\n1\n"
+
+
+def test_times_may_differ_and_nothing_else() -> None:
+    assert same("3 hold (0.1 s)\n", "3 hold (12.5 s)\n")
+    assert not same("3 hold (0.1 s)\n", "4 hold (0.1 s)\n")
+
+
+def test_the_script_says_what_is_stale(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "readme.py"), "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "--write" in done.stdout
