@@ -1,6 +1,6 @@
 """oldest-finishes: Every preemption is caused by a better or older request or by the victim itself, and nobody preempts itself who holds the only blocks.
 
-vLLM 0.25.0, vllm.v1.core.sched.async_scheduler:AsyncScheduler: b, the only request with blocks, was preempted
+vLLM 0.32.0, vllm.v1.core.sched.async_scheduler:AsyncScheduler: c, the only request with blocks, was preempted
 """
 
 import json
@@ -388,21 +388,46 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 
 def run(throttle: bool) -> Any:
-    world = World(make_scheduler(AsyncScheduler, block_size=1, num_blocks=13, max_num_batched_tokens=8192, max_num_seqs=256, max_model_len=14, policy='fcfs', enable_prefix_caching=False, long_prefill_token_threshold=0), depth=2)
-    world.add('a', prompt=2, max_tokens=5)
-    world.add('b', prompt=3, max_tokens=6)
+    world = World(make_scheduler(AsyncScheduler, block_size=1, num_blocks=16, max_num_batched_tokens=4, max_num_seqs=256, max_model_len=17, policy='priority', enable_prefix_caching=False, long_prefill_token_threshold=2), depth=2)
+    world.add('b', prompt=10, max_tokens=2, priority=1)
+    world.step(False)
+    world.add('c', prompt=5, max_tokens=5)
+    world.deliver(1)
+    world.reset_prefix_cache()
+    world.step(False)
+    world.deliver(1)
+    world.step(False)
+    world.deliver(1)
     world.step(False)
     world.step(False)
     world.deliver(1)
     world.deliver(1)
     world.step(False)
+    world.step(False)
     world.deliver(1)
     world.step(False)
-    world.stop('a')
+    world.deliver(1)
+    world.deliver(1)
+    world.add('a', prompt=2, max_tokens=4, priority=1)
+    world.step(False)
+    world.deliver(1)
+    world.step(False)
+    world.deliver(1)
+    world.step(False)
+    world.deliver(1)
+    world.step(True)
+    world.step(True)
+    world.deliver(1)
+    world.deliver(1)
+    world.add('c', prompt=6, max_tokens=1, priority=1)
+    world.stop('b')
+    world.step(False)
+    world.step(False)
+    world.deliver(1)
     world.step(False)
     world.deliver(1)
     return world.step(throttle)
 
 
 def test_oldest_finishes() -> None:
-    assert 'b' in run(True), 'b, the only request with blocks, was preempted'
+    assert 'c' in run(False), 'c, the only request with blocks, was preempted'
