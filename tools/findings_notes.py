@@ -159,6 +159,7 @@ NOTES: tuple[Note, ...] = (
             ),
             ("one-token-passes", r"waiting \* was held with at most one token of local work"),
         ),
+        until=(0, 24),
     ),
     Note(
         "partial-resume-held",
