@@ -84,9 +84,10 @@ TWO = state(decode("a"), fresh("b"), fresh("c"))
 
 def behind_b(config: Config) -> tuple[Facts, Facts]:
     """Two steps in which c, of whose 8 tokens 7 are at hand without the throttle, is held, and so is b."""
+    after = state(decode("a"), chunk("b", num_tokens=16, num_computed=8), chunk("c", num_tokens=8, num_computed=8))
     return (
         facts(TWO, config=config, throttle=True, scheduled={"a": 1}, held=["b", "c"]),
-        facts(TWO, short(1, 1), config, scheduled={"a": 1, "b": 8, "c": 1}),
+        facts(TWO, after, config, scheduled={"a": 1, "b": 8, "c": 1}),
     )
 
 
