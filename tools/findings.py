@@ -23,6 +23,8 @@ from tools.vllm_env import QUIET, ROOT, Done, EnvironmentFailedError, Maker, Run
 
 LIMIT = {"quick": 600, "standard": 1800, "deep": 14_400}
 """Wall seconds after which an audit is given up."""
+OWN_ERROR = "this is an error of onbeat itself"
+"""What `onbeat` says of its own faults."""
 Audit = Callable[[Sequence[str], dict[str, str], float], Done]
 
 
@@ -74,7 +76,7 @@ class Results:
             What is kept of it: `report`, as `onbeat audit --json` writes it, or `error`, one line.
 
         Raises:
-            EnvironmentFailedError: a package cannot be had.
+            EnvironmentFailedError: a package cannot be had, or the audit broke, which says nothing about the class.
         """
         python = self.maker.make(target.vllm)
         file = self.folder / f"{target.label}.report.json"
@@ -82,6 +84,8 @@ class Results:
         command = [str(python), "-m", "onbeat_proofs.program", "audit", target.cls]
         command += ["--budget", budget, "--json", str(file), *(() if target.stock else ("--own",))]
         done = self.audit(command, {"PYTHONPATH": str(self.package(target)), **target.environment}, LIMIT[budget])
+        if OWN_ERROR in done.output:
+            raise EnvironmentFailedError(f"the audit itself broke: {done.output.strip()}")
         found = {
             "class": target.cls,
             "distribution": target.distribution,

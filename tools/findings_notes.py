@@ -57,6 +57,7 @@ NOTES: tuple[Note, ...] = (
         "Up to 0.30 requests that were skipped are merged with the waiting list by priority, and the scan ends at the "
         "first request that is held. From 0.31.0 on requests that hold KV blocks are looked at first.",
         (
+            ("resume-bypasses", r"remote resume \* with one token .*it stood behind waiting \*, which was held"),
             ("resume-bypasses", r"remote resume \* .*it stood behind waiting \*, which was held"),
             ("one-token-passes", r"remote resume \* .*it stood behind waiting \*, which was held"),
         ),
@@ -158,6 +159,7 @@ NOTES: tuple[Note, ...] = (
             ),
             ("one-token-passes", r"waiting \* was held with at most one token of local work"),
         ),
+        until=(0, 24),
     ),
     Note(
         "partial-resume-held",
@@ -299,9 +301,15 @@ NOT_SHOWN: dict[int, str] = {
 def note_for(invariant: str, way: str, version: tuple[int, int]) -> Note | None:
     """Return the first note that speaks of a way of violating an invariant."""
     for note in NOTES:
-        if note.since <= version <= note.until and any(id == invariant and _fits(form, way) for id, form in note.ways):
+        if note.since <= version <= note.until and place_of(note, invariant, way) is not None:
             return note
     return None
+
+
+def place_of(note: Note, invariant: str, way: str) -> int | None:
+    """Return the place of a way among those of a note; None: it has none."""
+    fits = [id == invariant and _fits(form, way) for id, form in note.ways]
+    return fits.index(True) if True in fits else None
 
 
 def _fits(form: str, way: str) -> bool:

@@ -11,7 +11,7 @@ from onbeat_proofs.scenario import load_text
 from onbeat_proofs.text import STATEMENTS
 from onbeat_proofs.vllm.testfile import test_file
 from onbeat_spec.catalogue import CATALOGUE
-from tools.findings_notes import NOTES, Note, note_for
+from tools.findings_notes import NOTES, Note, note_for, place_of
 from tools.findings_targets import Target
 
 ORDER = (*STATEMENTS, *CATALOGUE)
@@ -78,7 +78,9 @@ class Shown:
         def rank(pair: tuple[Target, dict[str, Any]]) -> tuple[Any, ...]:
             target, finding = pair
             steps = len(load_text(finding["scenario"])[0].steps)
-            return (number(target.vllm), pytest_file(target, finding) is not None, -steps, not target.asynchronous)
+            place = place_of(self.note, finding["invariant"], way_of(finding)) if self.note is not None else 0
+            file = pytest_file(target, finding) is not None
+            return number(target.vllm), file, -(place or 0), -steps, not target.asynchronous
 
         return max(self.found, key=rank)
 

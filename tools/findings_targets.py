@@ -86,25 +86,31 @@ THIRD = [
         "agentinfer.agentcache.core.scheduler:AgentCacheSyncSchedulerBridge",
         "0.25.0",
         "agentinfer-zmj-test==0.1.1",
-        note="Keeps requests of agents back before they reach vLLM's queues. The requests of an audit are none of those, "
-        "so this says that others pass through it unharmed, and nothing about how it admits agents.",
+        note=(
+            "Keeps requests of agents back before they reach vLLM's queues. The requests of an audit are none of "
+            "those, so this says that others pass through it unharmed, and nothing about how it admits agents."
+        ),
     ),
     Target(
         "agentinfer-0.33.0",
         "agentinfer.agentcache.core.scheduler:AgentCacheSyncSchedulerBridge",
         "0.33.0",
         "agentinfer-zmj-test==0.1.1",
-        note="Beside a vLLM that is newer than those it was written for: what breaks is told before anything runs, and "
-        "then seen to break.",
+        note=(
+            "Beside a vLLM that is newer than those it was written for: what breaks is told before anything runs, "
+            "and then seen to break."
+        ),
     ),
     Target(
         "ascend-0.24.0",
         "vllm_ascend.core.recompute_scheduler:RecomputeScheduler",
         "0.24.0",
         "vllm-ascend==0.23.0",
-        note="Beside a vLLM one release newer than the one that it is numbered after; that one's engine passed no flag. "
-        "So this is no fault of the package, but what would happen to whoever upgrades vLLM alone. The class copies "
-        "vLLM's loop, so that no change of the loop reaches it.",
+        note=(
+            "Beside a vLLM one release newer than the one that it is numbered after; that one's engine passed no "
+            "flag. So this is no fault of the package, but what would happen to whoever upgrades vLLM alone. The "
+            "class copies vLLM's loop, so that no change of the loop reaches it."
+        ),
     ),
     Target(
         "sendnn-0.28.0",
@@ -113,12 +119,15 @@ THIRD = [
         "sendnn-inference==2.6.3",
         stubs={"sendnn_inference/v1/worker/spyre_model_runner.py": SPYRE_RUNNER, "onbeat_sendnn.py": SPYRE_BLOCKS},
         environment={"VLLM_DT_MAX_BATCH_TKV_LIMIT": "131072"},
-        note="By its own description prefills run one at a time, and never in one step with decodes: that is what the "
-        "cards can do, and deliberate. To that end it takes the decodes out of `running` before vLLM's loop looks, which "
-        "then sees no decode, and holds nothing: the flag is taken, handed on, and has no effect. Hence what is vacuous, "
-        "and the differences from the policy text. Other requests wait in a list of its own while vLLM's loop writes the "
-        "saturation flag, so it says that nobody waits. It cannot be used with priority scheduling, nor with a connector "
-        "that loads; both end in the errors below.",
+        note=(
+            "By its own description prefills run one at a time, and never in one step with decodes: that is what "
+            "the cards can do, and deliberate. To that end it takes the decodes out of `running` before vLLM's "
+            "loop looks, which then sees no decode, and holds nothing: the flag is taken, handed on, and has no "
+            "effect. Hence what is vacuous, and the differences from the policy text. Other requests wait in a "
+            "list of its own while vLLM's loop writes the saturation flag, so it says that nobody waits. It "
+            "cannot be used with priority scheduling, nor with a connector that loads; both end in the errors "
+            "below."
+        ),
         needs="the module of the cards' model runner is replaced by two lines, and blocks have 64 tokens",
     ),
     Target(
@@ -127,7 +136,9 @@ THIRD = [
         "0.30.0",
         "vllm-omni==0.30.0",
         ("aenum==3.1.16", "loguru", "omegaconf", "antlr4-python3-runtime==4.9.3", "tiktoken", "prettytable"),
-        note="Takes the flag and hands it on; its additions concern stages that the requests of an audit do not have.",
+        note=(
+            "Takes the flag and hands it on; its additions concern stages that the requests of an audit do not have."
+        ),
     ),
 ]
 TARGETS = [*STOCK, *THIRD]

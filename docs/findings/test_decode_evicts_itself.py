@@ -188,6 +188,8 @@ def make_scheduler(
         long_prefill_token_threshold=long_prefill_token_threshold,
         prefill_schedule_interval=prefill_schedule_interval,
         policy=policy,
+        # Some platforms turn it off, CPUs up to 0.32 among them; how blocks are freed depends on it.
+        async_scheduling=issubclass(cls, AsyncScheduler),
     )
     caching = changed(
         base.cache_config,

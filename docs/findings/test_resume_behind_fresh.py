@@ -1,6 +1,6 @@
 """resume-bypasses: A ready remote resume is never held, wherever it stands in the queue.
 
-vLLM 0.25.0, vllm.v1.core.sched.scheduler:Scheduler: remote resume b with more than one token of local work got nothing; without the throttle it got tokens; it stood behind waiting c, which was held
+vLLM 0.25.0, vllm.v1.core.sched.scheduler:Scheduler: remote resume b with one token of local work got nothing; without the throttle it got tokens; it stood behind waiting c, which was held
 """
 
 import json
@@ -188,6 +188,8 @@ def make_scheduler(
         long_prefill_token_threshold=long_prefill_token_threshold,
         prefill_schedule_interval=prefill_schedule_interval,
         policy=policy,
+        # Some platforms turn it off, CPUs up to 0.32 among them; how blocks are freed depends on it.
+        async_scheduling=issubclass(cls, AsyncScheduler),
     )
     caching = changed(
         base.cache_config,
@@ -388,7 +390,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 def run(throttle: bool) -> Any:
     world = World(make_scheduler(Scheduler, block_size=16, num_blocks=64, max_num_batched_tokens=8192, max_num_seqs=256, max_model_len=1025, policy='priority', enable_prefix_caching=False, long_prefill_token_threshold=0), depth=1)
     world.add('a', prompt=1, max_tokens=2)
-    world.add('b', prompt=3, max_tokens=1, priority=1, remote=(1, 'async'))
+    world.add('b', prompt=1, max_tokens=1, priority=1, remote=(1, 'async'))
     world.step(False)
     world.add('c', prompt=2, max_tokens=1)
     world.remote_done('b')
@@ -397,4 +399,4 @@ def run(throttle: bool) -> Any:
 
 def test_resume_bypasses() -> None:
     throttled, unthrottled = run(True), run(False)
-    assert throttled.get('b', 0) >= unthrottled.get('b', 0), 'remote resume b with more than one token of local work got nothing; without the throttle it got tokens; it stood behind waiting c, which was held'
+    assert throttled.get('b', 0) >= unthrottled.get('b', 0), 'remote resume b with one token of local work got nothing; without the throttle it got tokens; it stood behind waiting c, which was held'

@@ -218,7 +218,7 @@ class Clients:
     def _crash(self, error: BaseException) -> None:
         """The scheduler raised what it does not declare; there is no telling what state it is in."""
         self.ended = True
-        self._report("no-crash", where_raised(error, watchdog.__file__))
+        self._report("no-crash", where_raised(error, own=watchdog.__file__))
 
 
 def _make(factory: Factory, config: Config, policy: Policy) -> Any:

@@ -1,10 +1,12 @@
 """Cases of two runs from one state."""
 
+from dataclasses import replace
 from typing import Any
 
-from onbeat_spec.records import State
-from tests.spec.builders import chunk, decode, fresh, landed, state
-from tests.spec.cases import AB, FLAGGED, GONE, gave, in_runs
+from onbeat_spec.config import Config
+from onbeat_spec.records import Facts, State
+from tests.spec.builders import CONFIG, chunk, decode, facts, fresh, landed, state
+from tests.spec.cases import AB, FLAGGED, GONE, fails, gave, holds, in_runs
 
 in_runs("decode-never-held", "the decode has as much", AB, gave(a=1), gave(a=1, b=8))
 in_runs("decode-never-held", "the decode has more", AB, gave(a=1), gave(b=8))
@@ -76,6 +78,25 @@ in_runs(
     gave(a=1, c=1),
     says="c has one token of local work and got none; without the throttle it got it",
     after=short(1, 1),
+)
+TWO = state(decode("a"), fresh("b"), fresh("c"))
+
+
+def behind_b(config: Config) -> tuple[Facts, Facts]:
+    """Two steps in which c, of whose 8 tokens 7 are at hand without the throttle, is held, and so is b."""
+    after = state(decode("a"), chunk("b", num_tokens=16, num_computed=8), chunk("c", num_tokens=8, num_computed=8))
+    return (
+        facts(TWO, config=config, throttle=True, scheduled={"a": 1}, held=["b", "c"]),
+        facts(TWO, after, config, scheduled={"a": 1, "b": 8, "c": 1}),
+    )
+
+
+fails("nobody caches", "one-token-passes", "runs", *behind_b(CONFIG), says="c has one token of local work")
+holds(
+    "the 7 may be what b would have computed in this very step",
+    "one-token-passes",
+    "runs",
+    *behind_b(replace(CONFIG, enable_prefix_caching=True)),
 )
 
 DIFFERENCES: tuple[tuple[str, Any, Any], ...] = (

@@ -161,6 +161,15 @@ def test_what_cannot_be_driven_says_why(root: Path, audits: Audits) -> None:
     assert "It cannot be driven here: `onbeat: error: it cannot be imported`" in text
 
 
+def test_a_fault_of_ours_is_not_kept(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def breaks(*_: object) -> Done:
+        return Done(2, "Traceback\nonbeat: error: this is an error of onbeat itself; please report it\n")
+
+    assert main(["--only", "agentinfer-0.33.0"], root, Pip(), breaks) == 2
+    assert "error: the audit itself broke: Traceback" in capsys.readouterr().err
+    assert "agentinfer" not in (root / "docs/findings.md").read_text("utf-8")
+
+
 def test_what_cannot_be_installed_is_told(root: Path, audits: Audits, capsys: pytest.CaptureFixture[str]) -> None:
     pip = Pip()
     pip.fails = lambda command: "--target" in command

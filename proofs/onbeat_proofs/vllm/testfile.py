@@ -103,9 +103,10 @@ def _check(finding: Finding, ops: list[Op]) -> list[str] | None:
         runs = "throttled, unthrottled = run(True), run(False)"
         names = [op.id for op in ops if isinstance(op, Add) and re.search(rf"\b{re.escape(op.id)}\b", finding.message)]
         if id in AT_LEAST and names:
-            who = next(
-                iter(re.findall(rf"\b(?:decode|chunk|resume|waiting) ({'|'.join(names)})\b", finding.message)), names[0]
-            )
+            # A message begins with the request, or says what it is; "a" is an article too.
+            called = re.findall(rf"\b(?:decode|chunk|resume|waiting) ({'|'.join(names)})\b", finding.message)
+            first = finding.message.partition(",")[0].partition(" ")[0]
+            who = called[0] if called else first if first in names else names[0]
             return [runs, f"assert throttled.get({who!r}, 0) >= unthrottled.get({who!r}, 0), {said}"]
         if id == "no-empty-step":
             return [runs, f"assert throttled or not unthrottled, {said}"]

@@ -41,6 +41,19 @@ def resume_bypasses(throttled: Facts, unthrottled: Facts) -> Verdict:
     return None
 
 
+def hit_by_held(throttled: Facts, unthrottled: Facts, id: str) -> bool:
+    """Whether a request may have found in the prefix cache what somebody put there in the very step that held it.
+
+    vLLM finds blocks from the moment they are given out. Then the throttled step could not have found them, and the
+    request's local work there is not what it is without the throttle.
+    """
+    if not throttled.config.enable_prefix_caching:
+        return False
+    found = unthrottled.after.requests[id].num_computed - unthrottled.step.scheduled.get(id, 0)
+    others = (other for other in throttled.step.held if other != id and other in unthrottled.step.scheduled)
+    return any(True for _ in others) and found > throttled.before.requests[id].num_computed
+
+
 def _behind(facts: Facts, id: str) -> str:
     """Say who was held in front of a waiting request, for a policy whose scan ends there."""
     before = facts.before
@@ -57,7 +70,7 @@ def one_token_passes(throttled: Facts, unthrottled: Facts) -> Verdict:
         if id in unthrottled.step.scheduled and id not in throttled.step.scheduled:
             after = unthrottled.after.requests[id]
             at_hand = after.num_computed - unthrottled.step.scheduled[id]
-            if is_decode(after.num_tokens - at_hand):
+            if is_decode(after.num_tokens - at_hand) and not hit_by_held(throttled, unthrottled, id):
                 who = called(throttled.before.requests[id])
                 got = f"{who} has one token of local work and got none; without the throttle it got it"
                 return got + _behind(throttled, id)
