@@ -38,7 +38,11 @@ def commands(block: str) -> list[str]:
 def printed(block: str) -> str:
     """Run a block; return it with the outputs that its commands have now."""
     wanted = commands(block)
-    script = "".join(f"printf '{MARK}'\n{command}\n" for command in wanted)
+    # Between two commands the mark is printed, and the exit codes of the pipeline before it are put back.
+    mark = (
+        'codes=("${PIPESTATUS[@]}"); printf "' + MARK + '"; eval "$(printf "(exit %s)|" "${codes[@]}" | sed "s/|$//")"'
+    )
+    script = "".join(f"{mark}\n{command}\n" for command in wanted)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
     done = subprocess.run(
         ["bash", "-c", script],

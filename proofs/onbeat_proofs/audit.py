@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import inf
 from time import perf_counter, process_time
 from typing import Any, NamedTuple, cast
@@ -25,7 +26,7 @@ from onbeat_proofs.drive import DEPLOYMENT, drive
 from onbeat_proofs.machine import random_histories
 from onbeat_proofs.operations import Add, Op, Scenario, Schedule, flatten
 from onbeat_proofs.policies import policy_of
-from onbeat_proofs.premises import Tally
+from onbeat_proofs.premises import ABOUT_HOLDS, Tally
 from onbeat_proofs.replay import window
 from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs
 from onbeat_proofs.scopes import SCOPES
@@ -83,6 +84,8 @@ LIMITS_OF_OTHERS: dict[Budget, Limits] = {
     "deep": Limits(2, 100_000, 500, 4000, 15.0, None, 3600.0),
 }
 """The same for families whose schedulers are real, and cost accordingly."""
+BASE_LIMITS = Limits(0, 2_000, 0, 200, 0.0, 0, 90.0)
+"""How much the base of a class is looked at, where what is inherited is set apart."""
 
 
 def audit(
@@ -238,7 +241,36 @@ class _Audit:
         order = [*STATEMENTS, *CATALOGUE]
         for done, key in enumerate(sorted(self.found, key=lambda key: order.index(key[0]))):
             self.progress("shrink", done, len(self.found))
-            self.add(self.shrunk(*self.found[key]))
+            finding = self.shrunk(*self.found[key])
+            if self.is_of_the_base(key, finding):
+                self.inherited[key] += 1
+                del self.found[key]
+            else:
+                self.add(finding)
+
+    def is_of_the_base(self, key: tuple[str, str], finding: Finding) -> bool:
+        """Whether a violation in a step that held nobody is of a kind that the base shows in other runs.
+
+        A run in which the class holds otherwise than its base soon is another run. What then goes wrong in a step
+        without a hold, and is not about holds, the base does as well, from a state that it gets to in its own way.
+        """
+        if self.base is None or key[0] in ABOUT_HOLDS or key[0] in STATEMENTS:
+            return False
+        held = any(record["hold"] for record in finding.timeline if record["step"] == finding.step)
+        return not held and key in self.kinds_of_the_base
+
+    @cached_property
+    def kinds_of_the_base(self) -> frozenset[tuple[str, str]]:
+        """What the base violates, in which ways, as far as a quick look shows."""
+        assert self.base is not None
+        report = AuditReport(self.base.__name__, self.report.policy, "quick", self.report.seed)
+        text = self.adapter.policy(self.base)
+        work = _Audit(self.adapter, self.base, text, report=report, stop_at_first=False, progress=self.progress)
+        work.limits = BASE_LIMITS
+        for check, share in ((work.search, 0.6), (work.random, 1.0)):
+            work.deadline = process_time() + share * BASE_LIMITS.seconds
+            check()
+        return frozenset(work.found)
 
     def add(self, finding: Finding) -> None:
         """Add a finding; one that the same run shows already is named with it."""

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,6 +50,11 @@ MOST = 5
     help="Prefill step cadence of the workload.",
 )
 @click.option(
+    "--findings",
+    metavar="FOLDER",
+    help="Write each finding into FOLDER: a scenario, and a pytest file that needs only the family's own package.",
+)
+@click.option(
     "--own", is_flag=True, help="Set apart what the class inherits: its base violates the same in the same run."
 )
 @click.option(
@@ -62,23 +68,28 @@ def command(
     seed: int,
     workload: str | None,
     interval: int,
+    findings: str | None,
     own: bool,
     in_process: bool,
     **files: str | None,
 ) -> int:
     """Search a scheduler class for a run that breaks an invariant.
 
-    The class has the interface of onbeat_reference:Scheduler; MODULE may also be a file.py. Every violation is printed
-    as a scenario for `onbeat replay`, made small.
+    The class has the interface of onbeat_reference:Scheduler, or derives from vLLM's SchedulerInterface; MODULE may
+    also be a file.py. It runs in a process of its own. Every violation is printed as a scenario for `onbeat replay`,
+    made small.
 
     Exits with 0 if every invariant holds, 1 if one is violated, 2 if one was never put to the test.
     """
     from onbeat_proofs.audit import audit
     from onbeat_proofs.isolate import Job, audit_apart
+    from onbeat_proofs.reports.folder import require_folder, write_findings
     from onbeat_proofs.targets import load_scheduler
     from onbeat_proofs.workload import arrivals
 
     written = outputs.Outputs({name.removesuffix("_file"): file for name, file in files.items()})
+    if findings is not None:
+        require_folder(Path(findings))
     with _progress() as progress:
         if in_process:
             loads = None if workload is None else arrivals(workload, seed)
@@ -97,6 +108,8 @@ def command(
             report = audit_apart(Job(scheduler, policy, budget, seed, workload, interval, own), progress)
     click.echo("\n".join(lines(report)))
     written.write(report)
+    if findings is not None:
+        write_findings(Path(findings), report)
     return report.exit_code
 
 
@@ -125,8 +138,16 @@ def lines(report: "AuditReport") -> Iterator[str]:
         yield from (f"{name} {version}" for name, version in report.environment.items())
         yield ""
     width = max((len(row.invariant) for row in report.rows), default=0)
-    for row in report.rows:
-        yield f"{row.verdict:<9}  {row.invariant:<{width}}  {_counts(row)}"
+    text = [row for row in report.rows if row.question == "policy"]
+    for question, rows in (
+        (f"Does it keep the policy text that it should have ({report.policy})?", text),
+        ("Which invariants does it violate?", [row for row in report.rows if row.question == "quality"]),
+    ):
+        if text:
+            yield question
+        yield from (f"{row.verdict:<9}  {row.invariant:<{width}}  {_counts(row)}" for row in rows)
+        if text and rows is text:
+            yield ""
     for id, why in report.not_asked.items():
         yield f"not asked  {id:<{width}}  {why}"
     for note in report.notes:

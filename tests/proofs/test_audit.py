@@ -62,7 +62,7 @@ BROKEN: list[tuple[type, str]] = [
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget below `quick`, for what does not depend on how much is explored."""
-    monkeypatch.setitem(LIMITS, "quick", Limits(0, 300, 5, 15, 0.5, 3, 60.0))
+    monkeypatch.setitem(LIMITS, "quick", Limits(0, 300, 5, 15, 0.5, 3))
     monkeypatch.setattr(
         "onbeat_proofs.audit.scenarios_for", lambda policy: [s for s in scenarios_for(policy) if s.case == "B19"]
     )

@@ -23,7 +23,7 @@ HOSTILE = "<script>alert('&')</script>\x00\x1b[31m\ud800"
 @cache
 def audited(cls: type) -> AuditReport:
     """Audit a class within a small budget."""
-    quick, LIMITS["quick"] = LIMITS["quick"], Limits(0, 2000, 20, 20, 0.3, 3, 60.0)
+    quick, LIMITS["quick"] = LIMITS["quick"], Limits(0, 2000, 20, 20, 0.3, 3)
     try:
         return audit(cls, name=f"tests.proofs.broken:{cls.__name__}")
     finally:
