@@ -25,6 +25,7 @@ LIMIT = {"quick": 600, "standard": 1800, "deep": 14_400}
 """Wall seconds after which an audit is given up."""
 OWN_ERROR = "this is an error of onbeat itself"
 """What `onbeat` says of its own faults."""
+STOPPED = "the process was killed by SIGTERM"
 Audit = Callable[[Sequence[str], dict[str, str], float], Done]
 
 
@@ -86,6 +87,8 @@ class Results:
         done = self.audit(command, {"PYTHONPATH": str(self.package(target)), **target.environment}, LIMIT[budget])
         if OWN_ERROR in done.output:
             raise EnvironmentFailedError(f"the audit itself broke: {done.output.strip()}")
+        if STOPPED in done.output:
+            raise EnvironmentFailedError(f"the audit of {target.label} was stopped from outside; run it again")
         found = {
             "class": target.cls,
             "distribution": target.distribution,

@@ -13,6 +13,7 @@ from tools.findings_third import third_party
 
 Results = Mapping[str, Any]
 """For each label what is kept of its audit."""
+UNKNOWN = "undecided"
 HEAD = """\
 # Findings
 
@@ -138,7 +139,11 @@ def _policy(stock: Sequence[Target], known: Results) -> Iterator[str]:
     yield "## Do they keep their policy text?"
     yield ""
     rows = [
-        [f"`{id}`", statement, *_cells(stock, known, lambda target, id=id: _strong(_verdicts(known, target)[id]))]
+        [
+            f"`{id}`",
+            statement,
+            *_cells(stock, known, lambda target, id=id: _strong(_verdicts(known, target).get(id, UNKNOWN))),
+        ]
         for id, statement in STATEMENTS.items()
     ]
     yield from table(("", "statement", *_versions(stock)), rows)

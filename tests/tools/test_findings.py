@@ -170,6 +170,14 @@ def test_a_fault_of_ours_is_not_kept(root: Path, capsys: pytest.CaptureFixture[s
     assert "agentinfer" not in (root / "docs/findings.md").read_text("utf-8")
 
 
+def test_what_was_stopped_is_not_kept(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def stops(*_: object) -> Done:
+        return Done(1, "VIOLATED  no-crash: the process was killed by SIGTERM during the last of these operations\n")
+
+    assert main(["--only", "agentinfer-0.33.0"], root, Pip(), stops) == 2
+    assert "was stopped from outside; run it again" in capsys.readouterr().err
+
+
 def test_what_cannot_be_installed_is_told(root: Path, audits: Audits, capsys: pytest.CaptureFixture[str]) -> None:
     pip = Pip()
     pip.fails = lambda command: "--target" in command
