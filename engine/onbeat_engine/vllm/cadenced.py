@@ -6,7 +6,7 @@ still in transit. Both stay where they are. Everything else is the stock class's
 encoders, LoRA, structured output, connectors.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -54,6 +54,8 @@ class Cadenced(Stock):
         """Waiting requests that this step passes over."""
         self._kept: set[Vllm] = set()
         """Those of them that are to stay in the queue of requests that hold blocks."""
+        self._overtaken: set[Vllm] = set()
+        """Waiting requests that a hold has passed over, so that younger ones may have been let in."""
         self._scan_over = False
         self.onbeat_turn = Turn(throttle=False)
         self.onbeat_violations: Counter[str] = Counter()
@@ -78,6 +80,7 @@ class Cadenced(Stock):
             self.deferred_waiting = {request for request in waiting if request.status.name != "RUNNING"}
             self.prefill_capacity_bound = saturated  # the stock class writes it by a rule of its own
         turn.preempted = len(output.preempted_req_ids) > victims
+        self._seat_victims()
         self._write_flag(turn, skipped)
         self._landed = {request for request in self._landed if place_of(self, request)[0] is Place.WAITING}
         self._held_steps = count_held(self._held_steps, turn.holding)
@@ -105,6 +108,26 @@ class Cadenced(Stock):
             # That the step was open, or not, the stock class sees to.
             self._scan_over = not self._policy.scans(self._num_preempted() > victims, True)
         return super().schedule(False)
+
+    def _seat_victims(self) -> None:
+        """Put who was preempted behind older requests that a hold has passed over; the stock class puts them first.
+
+        Without a hold nobody overtakes: whoever was preempted is older than those who wait.
+        """
+        self._overtaken = {request for request in self._overtaken if place_of(self, request)[0] is Place.WAITING}
+        queue = self.waiting
+        if self._overtaken and isinstance(queue, deque):  # by priority, the queue sees to it itself
+            waiting = list(queue)
+            end = max((at for at, request in enumerate(waiting, 1) if request in self._overtaken), default=0)
+            waiting[:end] = sorted(waiting[:end], key=lambda request: request.arrival_time)
+            queue.clear()
+            queue.extend(waiting)
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Vllm:
+        """Forget what is cached; whoever ran may be preempted."""
+        result = super().reset_prefix_cache(*args, **kwargs)
+        self._seat_victims()
+        return result
 
     def _chunks_to_hold(self, turn: Turn) -> list[Vllm] | None:
         """Return the chunks that this step holds; None if it does not hold at all."""
@@ -171,6 +194,7 @@ class Cadenced(Stock):
     def _pass_over(self, request: Vllm) -> None:
         """Skip a waiting request, which the stock step has not taken off its queue yet."""
         self._passed.add(request)
+        self._overtaken.add(request)
         if self.kv_holding_waiting:  # it is drained before the other one, so the request is from there
             self._kept.add(request)
 
