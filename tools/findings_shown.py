@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onbeat_proofs.audit import kind_of
 from onbeat_proofs.audit_report import Finding
 from onbeat_proofs.scenario import load_text
+from onbeat_proofs.smallest import kind_of
 from onbeat_proofs.text import STATEMENTS
 from onbeat_proofs.vllm.testfile import test_file
 from onbeat_spec.catalogue import CATALOGUE

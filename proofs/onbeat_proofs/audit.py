@@ -9,35 +9,30 @@
 One row for each invariant says whether it holds, is violated, or was never put to the test (`vacuous`).
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import inf
 from time import perf_counter, process_time
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from onbeat_proofs.adapters import AUTO, Adapter, ReferenceAdapter, adapter_for
 from onbeat_proofs.audit_report import AuditReport, Budget, Finding, Row, Verdict
 from onbeat_proofs.clients import Factory
-from onbeat_proofs.drain import AT_REST, drain, folded
 from onbeat_proofs.drive import DEPLOYMENT, drive
+from onbeat_proofs.inherited import Inherited
+from onbeat_proofs.limits import BASE_LIMITS, LIMITS, LIMITS_OF_OTHERS
 from onbeat_proofs.machine import random_histories
-from onbeat_proofs.operations import Add, Op, Scenario, Schedule, flatten
+from onbeat_proofs.operations import Scenario
 from onbeat_proofs.policies import policy_of
-from onbeat_proofs.premises import ABOUT_HOLDS, Tally
-from onbeat_proofs.replay import window
-from onbeat_proofs.runs import UNTHROTTLED, Runs, replay_runs
+from onbeat_proofs.premises import Tally
 from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.search import Exploration
-from onbeat_proofs.shrink import shrink
+from onbeat_proofs.smallest import Key, Smallest, kind_of
 from onbeat_proofs.source import source_of
 from onbeat_proofs.suite import run_suite, scenarios_for
-from onbeat_proofs.table import step_text
 from onbeat_proofs.targets import where_raised
 from onbeat_proofs.text import STATEMENTS
-from onbeat_proofs.timeline import timeline
 from onbeat_proofs.watchdog import Hang
 from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
@@ -47,45 +42,10 @@ from onbeat_spec.errors import OnbeatError
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
 
-INHERITED = 40
-"""Runs of one kind that are tried on the base before its other runs are taken to be inherited too."""
 KINDS = 6
 """Ways in which one invariant is violated that are shown at most."""
 Progress = Callable[[str, int, int], object]
 """Called with what is being checked, how much of it is done, and how much there is."""
-
-
-class Limits(NamedTuple):
-    """What a budget buys."""
-
-    depth: int
-    """Which of a scope's depths."""
-    operations: int
-    """Most operations in one scope."""
-    drains: int
-    """States of one scope that are brought to rest."""
-    histories: int
-    shrink_s: float
-    """Seconds for one finding."""
-    compare_steps: int | None
-    """Steps of a scenario of the suite before which two runs are compared."""
-    seconds: float = inf
-    """For all checks together; what is not reached by then is cut off, and said to be."""
-
-
-LIMITS: dict[Budget, Limits] = {
-    "quick": Limits(0, 15_000, 50, 120, 1.0, 20, inf),
-    "standard": Limits(1, 100_000, 200, 1200, 3.0, 100, inf),
-    "deep": Limits(2, 1_000_000, 1000, 10_000, 10.0, None, inf),
-}
-LIMITS_OF_OTHERS: dict[Budget, Limits] = {
-    "quick": Limits(0, 1_200, 10, 40, 0.7, 10, 35.0),
-    "standard": Limits(1, 8_000, 50, 300, 3.0, 50, 220.0),
-    "deep": Limits(2, 100_000, 500, 4000, 15.0, None, 3600.0),
-}
-"""The same for families whose schedulers are real, and cost accordingly."""
-BASE_LIMITS = Limits(0, 2_000, 0, 200, 0.0, 0, 90.0)
-"""How much the base of a class is looked at, where what is inherited is set apart."""
 
 
 def audit(
@@ -166,10 +126,15 @@ class _Audit:
         self.stop_at_first = stop_at_first
         self.progress = progress
         self.report = report
-        self.found: dict[tuple[str, str], tuple[Violation, Scenario, str]] = {}
+        self.found: dict[Key, tuple[Violation, Scenario, str]] = {}
         """For each invariant and each way in which it is violated, the shortest run."""
         self.base = adapter.base(cls) if report.own else None
-        self.inherited: Counter[tuple[str, str]] = Counter()
+        self.smallest = Smallest(
+            adapter, cls, policy, name=report.scheduler, base=self.base, seconds=self.limits.shrink_s
+        )
+        self.inherited = Inherited(
+            None if self.base is None else adapter.factory(self.base), self.smallest, self.kinds_of_the_base
+        )
         self.violations: Counter[str] = Counter()
         self.began, self.began_cpu = perf_counter(), process_time()
         self.deadline = inf
@@ -200,8 +165,7 @@ class _Audit:
             key = id, kind_of(violation.message, scenario)
             if self.report.first_s is None:
                 self.report.first_s = perf_counter() - self.began
-            if self.base is not None and self.is_inherited(key, scenario):
-                self.inherited[key] += 1
+            if key not in self.found and self.inherited.in_the_same_run(key, scenario):
                 return
             if key not in self.found and sum(known == id for known, _ in self.found) == KINDS:
                 return
@@ -212,20 +176,6 @@ class _Audit:
                 self.found[key] = violation, scenario, check
 
         return take
-
-    def is_inherited(self, key: tuple[str, str], scenario: Scenario) -> bool:
-        """Whether the class's base violates the same in the same run; after many such runs that is assumed."""
-        if key[0] in STATEMENTS or key in self.found:
-            return False
-        if self.inherited[key] >= INHERITED:
-            return True
-        assert self.base is not None
-        return self.shows(scenario, key, self.adapter.factory(self.base)) is not None
-
-    def shows(self, scenario: Scenario, key: tuple[str, str], factory: Factory) -> Violation | None:
-        """Return the first violation of a kind in a scenario."""
-        seen = replay_runs(scenario, factory, self.policy, expects=False).violations
-        return next((v for v in seen if (v.invariant, kind_of(v.message, scenario)) == key), None)
 
     def run(self) -> None:
         """Search, random histories, suite; then make small what was found."""
@@ -241,26 +191,13 @@ class _Audit:
         order = [*STATEMENTS, *CATALOGUE]
         for done, key in enumerate(sorted(self.found, key=lambda key: order.index(key[0]))):
             self.progress("shrink", done, len(self.found))
-            finding = self.shrunk(*self.found[key])
-            if self.is_of_the_base(key, finding):
-                self.inherited[key] += 1
+            finding = self.smallest.finding(*self.found[key])
+            if self.inherited.in_another_run(key, finding):
                 del self.found[key]
             else:
                 self.add(finding)
 
-    def is_of_the_base(self, key: tuple[str, str], finding: Finding) -> bool:
-        """Whether a violation in a step that held nobody is of a kind that the base shows in other runs.
-
-        A run in which the class holds otherwise than its base soon is another run. What then goes wrong in a step
-        without a hold, and is not about holds, the base does as well, from a state that it gets to in its own way.
-        """
-        if self.base is None or key[0] in ABOUT_HOLDS or key[0] in STATEMENTS:
-            return False
-        held = any(record["hold"] for record in finding.timeline if record["step"] == finding.step)
-        return not held and key in self.kinds_of_the_base
-
-    @cached_property
-    def kinds_of_the_base(self) -> frozenset[tuple[str, str]]:
+    def kinds_of_the_base(self) -> frozenset[Key]:
         """What the base violates, in which ways, as far as a quick look shows."""
         assert self.base is not None
         report = AuditReport(self.base.__name__, self.report.policy, "quick", self.report.seed)
@@ -352,58 +289,6 @@ class _Audit:
             enough=enough,
         )
 
-    def shrunk(self, violation: Violation, scenario: Scenario, check: str) -> Finding:
-        """Make a scenario small, and describe what it shows."""
-        id = violation.invariant
-        scenario = replace(scenario, name=f"{id}: {self.report.scheduler}", case=None, source=None, violates=())
-        scenario = replace(scenario, invariants=(id,) if id in CATALOGUE else ())
-
-        key = id, kind_of(violation.message, scenario)
-
-        def shown(candidate: Scenario) -> Violation | None:
-            found = self.shows(candidate, key, self.factory)
-            if found is None or self.base is None or id in STATEMENTS:
-                return found
-            return found if self.shows(candidate, key, self.adapter.factory(self.base)) is None else None
-
-        prepared = self.adapter.prepare(self.cls, Scenario(scenario.name))
-        plain = prepared.config if prepared is not None else Config()
-
-        def small(candidate: Scenario) -> Scenario:
-            if shown(candidate) is None:
-                return candidate
-            return shrink(candidate, lambda smaller: shown(smaller) is not None, self.limits.shrink_s, plain)
-
-        scenario = small(scenario)
-        if scenario.steps[-1] == AT_REST:
-            drained = self.drained(scenario)
-            without = replace(drained, steps=drained.steps[:-1])
-            scenario = drained if shown(without) is None else small(without)
-        last = scenario.steps[-1]
-        two_runs = id in STATEMENTS or (CATALOGUE[id].runs is not None and id not in UNTHROTTLED)
-        if two_runs and isinstance(last, Schedule):
-            # Two runs are compared whatever the flag; with it the step shows what is wrong.
-            throttled = replace(scenario, steps=(*scenario.steps[:-1], replace(last, throttle=True)))
-            scenario = throttled if shown(throttled) is not None else scenario
-        violation = shown(scenario) or violation
-        history = replay_runs(scenario, self.factory, self.policy).history
-        table = step_text(window(history, violation.step))
-        return Finding(id, violation.message, violation.step, check, scenario, table, timeline(history))
-
-    def drained(self, scenario: Scenario) -> Scenario:
-        """Write the draining before the final check out, so that it happens in any replay."""
-        driver = Runs(scenario.config, self.factory, policy=self.policy, compares=False)
-        steps = list(scenario.steps[:-1])
-        for op in steps:
-            driver.apply(op)
-
-        def apply(op: Op) -> None:
-            steps.append(op)
-            driver.apply(op)
-
-        drain(driver, apply)
-        return replace(scenario, steps=(*folded(steps), AT_REST))
-
     def drive(self, arrivals: Sequence[Arrival], interval: int) -> None:
         """Drive the class through a workload, watched."""
         config = replace(DEPLOYMENT, policy=self.report.policy)
@@ -443,19 +328,11 @@ class _Audit:
         """Judge one invariant, given how often each check met its premise."""
         if any(known == id for known, _ in self.found):
             return "violated"
-        if any(known == id for known, _ in self.inherited):
+        if any(known == id for known, _ in self.inherited.kinds):
             return "inherited"
         if self.report.ended_early:
             return "undecided"
         return "holds" if any(met.values()) else "vacuous"
-
-
-def kind_of(message: str, scenario: Scenario) -> str:
-    """Return a message without names and numbers: violations of one kind have one text."""
-    ids = sorted({re.escape(op.id) for _, op in flatten(scenario.steps) if isinstance(op, Add)}, key=len, reverse=True)
-    text = re.sub(rf"'?\b(?:{'|'.join(ids)})\b'?", "*", message) if ids else message
-    text = re.sub(r"\d+", "#", text)
-    return re.sub(r"([\w ]*\*(?:: #)?)(?:, (?:and )?\1)+", r"\1", text)
 
 
 def _same_modes(config: Config, other: Config) -> bool:

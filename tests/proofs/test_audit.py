@@ -7,8 +7,9 @@ import pytest
 
 from onbeat_proofs import cmd_audit
 from onbeat_proofs import suite as suite_module
-from onbeat_proofs.audit import LIMITS, Limits, audit
+from onbeat_proofs.audit import audit
 from onbeat_proofs.audit_report import AuditReport
+from onbeat_proofs.limits import LIMITS, Limits
 from onbeat_proofs.program import run
 from onbeat_proofs.runs import replay_runs
 from onbeat_proofs.scenario import load_path, load_text

@@ -44,9 +44,9 @@ def make(config, policy):
     return Scheduler(config, policy)
 '''
 SMALL = """
-from onbeat_proofs import audit
+from onbeat_proofs import audit, limits
 
-audit.LIMITS["quick"] = audit.Limits(0, 300, 2, 3, 0.1, 1)
+limits.LIMITS["quick"] = limits.Limits(0, 300, 2, 3, 0.1, 1)
 chosen = audit.scenarios_for
 audit.scenarios_for = lambda policy: [s for s in chosen(policy) if s.case == "B07"]
 """
@@ -242,7 +242,7 @@ def test_a_class_without_any_file(run: Run) -> None:
 
 def test_the_options_reach_the_audit(run: Run) -> None:
     stub = """
-from onbeat_proofs import audit
+from onbeat_proofs import audit, limits
 from onbeat_spec.errors import NotAScheduler
 
 def told(*args, name):

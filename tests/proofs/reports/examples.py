@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from onbeat_proofs.audit import LIMITS, Limits, audit
+from onbeat_proofs.audit import audit
 from onbeat_proofs.audit_report import AuditReport, Finding, Row
 from onbeat_proofs.drive import Report
+from onbeat_proofs.limits import LIMITS, Limits
 from onbeat_proofs.operations import Add, Scenario, Schedule
 from onbeat_proofs.replay import Failure
 from onbeat_proofs.signature import Misfit
@@ -23,7 +24,7 @@ HOSTILE = "<script>alert('&')</script>\x00\x1b[31m\ud800"
 @cache
 def audited(cls: type) -> AuditReport:
     """Audit a class within a small budget."""
-    quick, LIMITS["quick"] = LIMITS["quick"], Limits(0, 2000, 20, 20, 0.3, 3)
+    quick, LIMITS["quick"] = LIMITS["quick"], Limits(0, 2000, 20, 20, 3.0, 3)
     try:
         return audit(cls, name=f"tests.proofs.broken:{cls.__name__}")
     finally:
