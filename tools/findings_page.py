@@ -38,10 +38,11 @@ decision, as far as can be told from the code and its pull requests.
 - holds: no violation, and the premise was met; within the budget, not for all sequences.
 - vacuous: the premise never came about, so nothing was tried.
 
-Two values in one cell are those of `Scheduler` and of `AsyncScheduler`. Every finding names a scenario file and a
-pytest file that needs only vLLM: `pytest docs/findings/test_NAME.py` in an environment that has it fails where
-it is violated; `make vllm-env VERSION=0.33.0` makes one. `make findings` audits what has no results in `.vllm/findings`
-and writes the page again; `make findings FINDINGS='--only vllm-0.33.0-sync --again'` audits one class again.
+Two values in one cell are those of `Scheduler` and of `AsyncScheduler`. Every finding names a scenario file, for
+`onbeat replay FILE --scheduler MODULE:CLASS`; and, where the last step's tokens or flag show it, a pytest file that
+needs only vLLM: `pytest docs/findings/test_NAME.py` fails where it is violated. `make vllm-env VERSION=0.33.0` makes an
+environment. `make findings` audits what has no results in `.vllm/findings` and writes this page again;
+`make findings FINDINGS='--only vllm-0.33.0-sync --again'` audits one class again.
 """
 
 

@@ -210,3 +210,14 @@ def test_a_note_is_for_some_releases() -> None:
     assert note is not None
     assert note.id == "priority-deadlock"
     assert note_for(*stuck, (0, 33)) is None
+
+
+def test_what_the_page_links_to_is_there() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "findings.md").read_text("utf-8")
+    files = set(re.findall(r"\]\(findings/([^)]+)\)", text))
+    assert files == {path.name for path in (docs / "findings").iterdir() if path.is_file()}
+    headings = {
+        re.sub(r"[^\w -]", "", line[4:]).lower().replace(" ", "-") for line in text.splitlines() if line[:4] == "### "
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
