@@ -1,5 +1,6 @@
 """Findings as files."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.proofs.reports.examples import half_allocation
 
 
 def test_each_finding_is_a_scenario_and_maybe_a_test(tmp_path: Path) -> None:
-    report = half_allocation()
+    report = deepcopy(half_allocation())  # it is shared with other tests
     report.findings[0].pytest_file = "def test_it(): ...\n"
     report.findings.append(report.findings[0])
     written = [file.name for file in write_findings(tmp_path, report)]
