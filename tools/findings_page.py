@@ -34,7 +34,7 @@ An invariant is ours; what violates it need not be a bug. Each finding says whet
 decision, as far as can be told from the code and its pull requests.
 
 - **violated**: there is a run that shows it. The smallest one found is given; it was run again after it was made small.
-- not seen: the invariant is violated in other ways, not in this one.
+- not seen: the invariant is violated in other ways; in this one the audit of that class did not see it violated.
 - holds: no violation, and the premise was met; within the budget, not for all sequences.
 - vacuous: the premise never came about, so nothing was tried.
 
@@ -188,7 +188,7 @@ def _finding(each: Shown) -> Iterator[str]:
     yield f"    {finding['message']}"
     yield ""
     yield "```yaml"
-    yield finding["scenario"].rstrip()
+    yield each.scenario_file.rstrip()
     yield "```"
     yield ""
     yield "```"

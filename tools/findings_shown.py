@@ -1,5 +1,6 @@
 """Findings of several audits, put together: one for each note, and for each way that no note speaks of."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,11 +127,18 @@ class Shown:
 
     def files(self, folder: Path) -> Iterator[Path]:
         """Write the files of the run that is shown; yield them."""
-        texts = (self.smallest["scenario"], pytest_file(*self._best) or "")
+        texts = (self.scenario_file, pytest_file(*self._best) or "")
         for name, text in zip(self.file_names, texts, strict=False):
             path = folder / name
             path.write_text(text, encoding="utf-8")
             yield path
+
+    @property
+    def scenario_file(self) -> str:
+        """The scenario under a name of its own: the files of a folder are a suite."""
+        text: str = self.smallest["scenario"]
+        cls = self._best[0].cls
+        return re.sub(r"^name: .*$", f"name: '{self.name}: {cls}'", text, count=1, flags=re.MULTILINE)
 
     def verdict(self, target: Target, verdicts: Mapping[str, str]) -> str:
         """Return what is known of it on a class, given that class's verdicts on the invariants."""

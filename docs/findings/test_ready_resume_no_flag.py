@@ -298,6 +298,13 @@ class World:
         self.flights: list[tuple[Any, dict[str, list[int]]]] = []
         self.stopping: dict[str, int] = {}
         self.count = 0
+        self.got: dict[str, int] = {}
+        """Tokens of the latest step."""
+
+    @property
+    def live(self) -> set[str]:
+        """Requests that have not ended."""
+        return set(self.scheduler.requests)
 
     @property
     def flag(self) -> bool:
@@ -351,7 +358,8 @@ class World:
         self.flights.append((output, sampled))
         if self.depth == 1:
             self.deliver()
-        return dict(output.num_scheduled_tokens)
+        self.got = dict(output.num_scheduled_tokens)
+        return self.got
 
     def deliver(self, count: int = 1) -> None:
         """The outputs of the oldest steps come back."""

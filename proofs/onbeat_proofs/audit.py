@@ -11,6 +11,7 @@ One row for each invariant says whether it holds, is violated, or was never put 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from math import inf
 from time import perf_counter, process_time
@@ -23,7 +24,7 @@ from onbeat_proofs.drive import DEPLOYMENT, drive
 from onbeat_proofs.inherited import Inherited
 from onbeat_proofs.limits import BASE_LIMITS, LIMITS, LIMITS_OF_OTHERS
 from onbeat_proofs.machine import random_histories
-from onbeat_proofs.operations import Scenario
+from onbeat_proofs.operations import Scenario, Schedule
 from onbeat_proofs.policies import policy_of
 from onbeat_proofs.premises import Tally
 from onbeat_proofs.scopes import SCOPES
@@ -33,12 +34,12 @@ from onbeat_proofs.source import source_of
 from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.targets import where_raised
 from onbeat_proofs.text import STATEMENTS
-from onbeat_proofs.watchdog import Hang
+from onbeat_proofs.watchdog import GUARD, Hang
 from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.config import Config
-from onbeat_spec.errors import OnbeatError
+from onbeat_spec.errors import NotAScheduler, OnbeatError
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
 
@@ -88,6 +89,10 @@ def audit(
     report = AuditReport(
         name or str(getattr(scheduler, "__name__", scheduler)), text.name if policy == AUTO else policy, budget, seed
     )
+    if arrivals is not None and adapter.decides_itself:
+        raise NotAScheduler(
+            f"{report.scheduler}: schedulers of this family are not driven through workloads; leave the workload out"
+        )
     report.environment = adapter.environment()
     report.own, report.not_asked = own, adapter.lacks()
     report.source = source_of(scheduler)
@@ -179,7 +184,9 @@ class _Audit:
 
     def run(self) -> None:
         """Search, random histories, suite; then make small what was found."""
-        misfit = self.adapter.probe(self.factory, self.policy)
+        guard = GUARD.get()
+        with nullcontext() if guard is None else guard.during(Config(), (Schedule(throttle=False), ())):
+            misfit = self.adapter.probe(self.factory, self.policy)
         if misfit is not None:
             self.report.signature.append(misfit)
         for check, share in ((self.search, 0.65), (self.random, 0.8), (self.suite, 1.0)):

@@ -6,10 +6,13 @@ import pickle
 import sys
 from io import TextIOBase
 
+from onbeat_proofs.adapters import AUTO, adapter_for
 from onbeat_proofs.audit import audit
+from onbeat_proofs.audit_report import AuditReport
 from onbeat_proofs.isolate import Job, send
 from onbeat_proofs.operations import Scenario
 from onbeat_proofs.scenario import dump
+from onbeat_proofs.source import source_of
 from onbeat_proofs.targets import load_scheduler
 from onbeat_proofs.watchdog import GUARD, Guard, Journal
 from onbeat_proofs.workload import arrivals
@@ -44,6 +47,15 @@ class Chatter(TextIOBase):
         return f"prints to standard output ({self.writes} times), first {self.first}" if self.writes else None
 
 
+def begun(cls: type, job: Job) -> AuditReport:
+    """What is known of a class before it runs."""
+    adapter = adapter_for(cls)
+    policy = adapter.policy(cls).name if job.policy == AUTO else job.policy
+    report = AuditReport(job.scheduler, policy, job.budget, job.seed, own=job.own, not_asked=adapter.lacks())
+    report.environment, report.signature, report.source = adapter.environment(), adapter.misfits(cls), source_of(cls)
+    return report
+
+
 def main() -> None:
     """Audit, send progress and the report."""
     with os.fdopen(int(sys.argv[1]), "wb") as results:
@@ -54,6 +66,7 @@ def main() -> None:
         sys.stdout = chatter = Chatter(guard)
         try:
             cls = load_scheduler(job.scheduler)
+            send(results, "begun", begun(cls, job))
             loads = None if job.workload is None else arrivals(job.workload, job.seed)
             # What is imported by now stays: no collection needs to look at it again.
             gc.collect()

@@ -226,7 +226,7 @@ def _make(factory: Factory, config: Config, policy: Policy) -> Any:
         scheduler = factory(config, policy)
     except OnbeatError:
         raise
-    except Exception as error:
+    except CRASHES as error:
         raise NotAScheduler(f"the scheduler cannot be made from (config, policy): {where_raised(error)}") from error
     lacking = [name for name in INTERFACE if not hasattr(scheduler, name)]
     if lacking:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from onbeat_proofs.audit_report import AuditReport, Budget, Finding, Row
 from onbeat_proofs.operations import Op, Scenario, Schedule
+from onbeat_proofs.text import STATEMENTS
 from onbeat_proofs.watchdog import SIZE, Journal
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.config import Config
@@ -58,6 +59,7 @@ def audit_apart(
         OnbeatError: whatever the audit raises: there is no such class, it cannot be driven, vLLM is missing.
     """
     limit = LIMIT_S[job.budget] if limit_s is None else limit_s
+    began, known = monotonic(), AuditReport(job.scheduler, job.policy, job.budget, job.seed)
     with tempfile.TemporaryFile() as memory, tempfile.TemporaryFile() as words:
         memory.truncate(SIZE)
         reading, writing = os.pipe()
@@ -76,6 +78,8 @@ def audit_apart(
                 for kind, value in _messages(results, monotonic() + limit):
                     if kind == "progress":
                         progress(*value)
+                    elif kind == "begun":
+                        known = _report(value)
                     elif kind == "error":
                         raise value
                     else:
@@ -86,7 +90,8 @@ def audit_apart(
                     child.kill()
         words.seek(0)
         said = words.read().decode(errors="replace").strip()[-SHOWN:]
-        return _dead(job, Journal(memory.fileno()).read(), _how(child.returncode, late, limit), said)
+        known.seconds = monotonic() - began
+        return _dead(known, Journal(memory.fileno()).read(), _how(child.returncode, late, limit), said)
 
 
 def _report(value: Any) -> AuditReport:
@@ -135,23 +140,25 @@ def _how(code: int | None, late: bool, limit: float) -> str:
     return f"the process exited with code {code}"
 
 
-def _dead(job: Job, journal: tuple[Config, tuple[Op, ...]] | None, how: str, said: str) -> AuditReport:
+def _dead(report: AuditReport, journal: tuple[Config, tuple[Op, ...]] | None, how: str, said: str) -> AuditReport:
     """Report a class that took its process down, with the operations that led there."""
     if journal is None:
+        last = said.splitlines()[-1] if said else ""
         raise NotAScheduler(
-            f"scheduler {job.scheduler!r} cannot be imported and made: {how}" + (f": {said}" if said else "")
+            f"scheduler {report.scheduler!r} cannot be imported and made: {how}" + (f": {last}" if last else "")
         )
     config, ops = journal
     message = f"{how} during the last of these operations"
-    scenario = Scenario(f"no-crash: {job.scheduler}", invariants=("no-crash",), config=config, steps=ops)
-    report = AuditReport(job.scheduler, job.policy, job.budget, job.seed, ended_early=True)
+    scenario = Scenario(f"no-crash: {report.scheduler}", invariants=("no-crash",), config=config, steps=ops)
+    report.ended_early = True
     step = max(0, sum(isinstance(op, Schedule) for op in ops) - 1)
-    report.findings.append(Finding("no-crash", message, step, "search", scenario, ""))
+    report.findings.append(Finding("no-crash", message, step, "the watch over its process", scenario, ""))
     if said:
         report.notes.append(f"its last words: {said}")
-    report.rows = [
+    texts = [Row(id, "undecided", {}, 0, text, "policy") for id, text in STATEMENTS.items() if report.environment]
+    report.rows = texts + [
         Row(id, "violated" if id == "no-crash" else "undecided", {}, int(id == "no-crash"), entry.statement)
         for id, entry in CATALOGUE.items()
-        if entry.scopes
+        if entry.scopes and id not in report.not_asked
     ]
     return report

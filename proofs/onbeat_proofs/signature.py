@@ -60,9 +60,9 @@ def misfits_of(cls: type, base: type = Scheduler) -> list[Misfit]:
 
 def probe(factory: Factory, policy: Policy) -> Misfit | None:
     """Step an idle scheduler, and see whether its step counter rises by one for each step (public case B27)."""
-    scheduler = factory(Config(), policy)
-    seen = [getattr(scheduler, "num_steps", None)]
     try:
+        scheduler = factory(Config(), policy)
+        seen = [getattr(scheduler, "num_steps", None)]
         for _ in range(3):
             scheduler.update(scheduler.schedule(False), {})
             seen.append(scheduler.num_steps)

@@ -73,7 +73,8 @@ class Smallest:
                 return candidate
             return shrink(candidate, lambda smaller: shown(smaller) is not None, self.seconds, plain)
 
-        scenario = small(scenario)
+        until = _until(scenario, violation.step)
+        scenario = small(until if shown(until) is not None else scenario)
         if scenario.steps[-1] == AT_REST:
             drained = self.drained(scenario)
             without = replace(drained, steps=drained.steps[:-1])
@@ -102,6 +103,13 @@ class Smallest:
 
         drain(driver, apply)
         return replace(scenario, steps=(*folded(steps), AT_REST))
+
+
+def _until(scenario: Scenario, step: int) -> Scenario:
+    """Return a scenario without what comes after the operation that schedules a step."""
+    steps = [op for _, op in flatten(scenario.steps)]
+    ends = [at for at, op in enumerate(steps, 1) if isinstance(op, Schedule)]
+    return replace(scenario, steps=tuple(steps[: ends[step]])) if step < len(ends) else scenario
 
 
 def kind_of(message: str, scenario: Scenario) -> str:

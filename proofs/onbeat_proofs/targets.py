@@ -53,7 +53,7 @@ def where_raised(error: BaseException, own: str = "") -> str:
     """Return `TypeName: message at file:line` of the innermost frame, on one line; frames of the file `own` not."""
     message = " ".join(str(error).split())
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} at {error.filename}:{error.lineno}"
     frames = [f for f in extract_tb(error.__traceback__) if f.filename != own and not f.filename.startswith("<frozen")]
     return f"{text} at {frames[-1].filename}:{frames[-1].lineno}" if frames else text
@@ -71,7 +71,7 @@ def _from_file(file: Path, what: str, error: type[OnbeatError]) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as reason:
+    except (Exception, SystemExit) as reason:
         del sys.modules[name]
         raise error(f"{what}: {file} cannot be imported: {where_raised(reason)}") from reason
     return module
@@ -88,7 +88,7 @@ def _from_name(name: str, text: str, what: str, error: type[OnbeatError]) -> Mod
         if reason.name and (name == reason.name or name.startswith(f"{reason.name}.")):
             raise error(f"{what} {text!r}: there is no module {reason.name!r}; install it or run where it is") from None
         raise error(f"{what} {text!r} cannot be imported: {where_raised(reason)}") from reason
-    except Exception as reason:
+    except (Exception, SystemExit) as reason:
         raise error(f"{what} {text!r} cannot be imported: {where_raised(reason)}") from reason
     finally:
         if added:

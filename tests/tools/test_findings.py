@@ -96,8 +96,9 @@ def test_a_finding_is_shown_with_its_files(root: Path, audits: Audits) -> None:
     text = page(root, audits, "vllm-0.33.0-sync")
     assert "### partial-resume-held" in text
     assert "A deliberate difference" in text
-    assert SCENARIO in text
-    assert (root / "docs/findings/partial-resume-held.yaml").read_text("utf-8") == SCENARIO
+    named = SCENARIO.replace("name: one", "name: 'partial-resume-held: vllm.v1.core.sched.scheduler:Scheduler'")
+    assert named in text
+    assert (root / "docs/findings/partial-resume-held.yaml").read_text("utf-8") == named
     assert (root / "docs/findings/test_partial_resume_held.py").read_text("utf-8").endswith(f"{HELD!r}\n")
     for name in re.findall(r"\]\((findings/[^)]+)\)", text):
         assert (root / "docs" / name).is_file()

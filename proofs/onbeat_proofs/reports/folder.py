@@ -1,7 +1,9 @@
 """Findings as files: a scenario each, and a pytest file where there is one."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from onbeat_spec.errors import OnbeatError
@@ -18,9 +20,11 @@ def require_folder(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise OnbeatError(
-            f"--findings: {folder} cannot be a folder: {error.strerror or error}; name another one"
+            f"--findings: {folder} cannot be a folder to write to: {error.strerror or error}; name another one"
         ) from None
 
 
@@ -38,7 +42,11 @@ def write_findings(folder: Path, report: "AuditReport") -> list[Path]:
     for finding in report.findings:
         counts[finding.invariant] += 1
         name = f"{finding.invariant}-{counts[finding.invariant]}"
-        files = {folder / f"{name}.yaml": finding.yaml}
+        # Together the files are a suite, in which no name may come twice.
+        number = counts[finding.invariant]
+        unique = finding.scenario.name if number == 1 else f"{finding.scenario.name}, {number}"
+        renamed = replace(finding, scenario=replace(finding.scenario, name=unique))
+        files = {folder / f"{name}.yaml": renamed.yaml}
         if finding.pytest_file is not None:
             files[folder / f"test_{name.replace('-', '_')}.py"] = finding.pytest_file
         for file, text in files.items():

@@ -216,6 +216,8 @@ class VllmScheduler:
                 setattr(self.real, FLAG, Unwritten(self.saturated))
             # By position, as the engine calls it.
             output = self.real.schedule(throttle)
+        if not hasattr(output, "num_scheduled_tokens"):
+            raise TypeError(f"schedule() returned {type(output).__name__}; it must return a SchedulerOutput")
         flag = getattr(self.real, FLAG, None)
         step.wrote_flag = flag is not None and not isinstance(flag, Unwritten)
         if isinstance(flag, Unwritten):

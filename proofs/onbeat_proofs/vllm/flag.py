@@ -18,6 +18,9 @@ def flag_misfits(method: Method, mro: tuple[type, ...]) -> Iterator[Misfit]:
     if (name is None and var is None) or _reads_all(method.tree):
         return
     calls = list(base_calls(method, mro))
+    constants = {given[0].value for _, given in calls if given and isinstance(given[0], ast.Constant)}
+    if constants >= {True, False} and _used(method.tree, {name, var}):
+        return  # one call for each value
     for call, given in calls:
         told = _told(call, given, name, var, method)
         if told is not None:

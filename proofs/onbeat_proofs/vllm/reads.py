@@ -22,7 +22,8 @@ def read_misfits(cls: type) -> Iterator[Misfit]:
     own = own_parts(cls)
     trees = {part: _text_of(part) for part in cls.__mro__ if part is not object}
     known = {*dir(cls), *_declared(cls.__mro__), *_set_in(trees.values())}
-    complete = not hasattr(cls, "__getattr__") and all(trees[part] is not None for part in own)
+    free = any(_sets_by_name(method.tree) for part in own for method in methods_of(part))
+    complete = not free and not hasattr(cls, "__getattr__") and all(trees[part] is not None for part in own)
     requests = _of_requests(trees.values())
     asked = {name for part in own for name in _asked(trees[part])}
     for method in (method for part in own for method in methods_of(part)):
@@ -43,6 +44,17 @@ def read_misfits(cls: type) -> Iterator[Misfit]:
                     f"; {elsewhere} of the same package sets one of that name: is that a patch, and is it in force?"
                 )
                 yield Misfit(method.where, message + (patched if elsewhere else ""), False, warning=bool(elsewhere))
+
+
+def _sets_by_name(tree: ast.AST) -> bool:
+    """Whether a method sets attributes by names that only running it tells: setattr, vars(), __dict__."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "vars"):
+            if node.func.id == "vars" or len(node.args) < 2 or not isinstance(node.args[1], ast.Constant):
+                return True
+        elif isinstance(node, ast.Attribute) and node.attr == "__dict__":
+            return True
+    return False
 
 
 def attributes_set(cls: type) -> set[str]:

@@ -34,5 +34,5 @@ def test_a_folder_is_made(tmp_path: Path) -> None:
     require_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "c").touch()
-    with pytest.raises(OnbeatError, match="cannot be a folder"):
+    with pytest.raises(OnbeatError, match="cannot be a folder to write to"):
         require_folder(tmp_path / "c")
