@@ -20,6 +20,7 @@ def text_of(invariant: str, message: str, *steps: Op) -> str | None:
 
 
 UNLESS = "{0!r} in world.got or {0!r} not in world.live"
+THEN = "{0!r} in world.got or {1!r} not in world.got"
 
 
 @pytest.mark.parametrize(
