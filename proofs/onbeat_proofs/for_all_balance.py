@@ -13,7 +13,8 @@ The bounds on the spread, where a send costs `WAITING_WEIGHT`, or its prompt tok
   there again may add `WAITING_WEIGHT` - 1. A bound without a peak cannot hold: all requests of one engine can end.
 
 The reports are taken to be honest: an engine holds no more than it held at the report before and has read since, and
-what waits there has just been read, waited before, or was preempted.
+what waits there has just been read, waited before, or was preempted. So nobody else sends to it, and the bounds are
+about sends to the engine that `choose` returns, not about sessions bound to one.
 """
 
 from dataclasses import replace
@@ -309,7 +310,10 @@ def late_report(numbers: Numbers, policy: Policy) -> Outcome:
 
 
 def order_of_reports(numbers: Numbers, policy: Policy) -> Outcome:
-    """Two reports of an engine may come in either order, and more than once: the same is known then, the newer one."""
+    """Two reports of an engine may come in either order, and more than once: the same is known then, the newer one.
+
+    What an engine that is gone reported changes nothing.
+    """
     fleet = Fleet((_engine(numbers, "engine", True),))
     one, two = _report(numbers, "one"), _report(numbers, "two")
     newer = is_newer(two, one)
@@ -318,7 +322,9 @@ def order_of_reports(numbers: Numbers, policy: Policy) -> Outcome:
     behind = reported(reported(fleet, 0, two), 0, one)
     if ahead != behind or reported(ahead, 0, two) is not ahead or is_newer(one, two):
         return Outcome("what is known depends on the order of the reports", True)
-    return Outcome(None, not fleet.engines[0].gone)
+    if fleet.engines[0].gone:
+        return Outcome(None if ahead is fleet else "an engine that is gone reports", False)
+    return Outcome(None, True)
 
 
 def order_per_engine(numbers: Numbers, policy: Policy) -> Outcome:

@@ -82,9 +82,9 @@ class Candidate(NamedTuple):
     engine: int
 
 
-def fleet_of(count: int, *, client: int = 0, clients: int = 1, by_tokens: bool = False) -> Fleet:
-    """Return `count` engines without load. Each of several clients begins somewhere else, as in vLLM."""
-    return Fleet((Engine(),) * count, count * client // clients, by_tokens)
+def fleet_of(count: int, *, turn: int = 0, by_tokens: bool = False) -> Fleet:
+    """Return `count` engines without load. Of several front ends each should begin with another `turn`, as in vLLM."""
+    return Fleet((Engine(),) * count, turn, by_tokens)
 
 
 # --- The load --------------------------------------------------------------------------------------------------------
@@ -171,9 +171,7 @@ def sent(fleet: Fleet, index: int, tokens: int) -> Fleet:
 
 def is_newer(report: Report, than: Report) -> bool:
     """Whether a report is newer than another one of the same engine; those of others do not matter (B89)."""
-    if report.epoch == than.epoch:
-        return report.number > than.number
-    return report.epoch > than.epoch
+    return (report.epoch, report.number) > (than.epoch, than.number)
 
 
 def reported(fleet: Fleet, index: int, report: Report) -> Fleet:

@@ -22,7 +22,7 @@ def test_there_are_enough_of_every_kind() -> None:
     operators = Counter(mutant.operator for mutant in MUTANTS)
     assert {"negate", "drop", "boundary", "constant", "sign", "loop", "delete", "answer", "exchange"} <= set(operators)
     files = Counter(mutant.id.split(":")[0] for mutant in MUTANTS)
-    assert {"policy.py", "cadence.py", "scheduler.py", "pool.py"} == set(files)
+    assert {"policy.py", "cadence.py", "balance.py", "scheduler.py", "pool.py"} == set(files)
 
 
 def test_ids_are_unique() -> None:

@@ -130,8 +130,7 @@ def test_a_send_counts_at_its_engine_alone() -> None:
 def test_a_new_fleet() -> None:
     assert fleet_of(3) == Fleet((Engine(), Engine(), Engine()), 0, False)
     assert fleet_of(2, by_tokens=True).by_tokens
-    assert [fleet_of(8, client=client, clients=4).turn for client in range(4)] == [0, 2, 4, 6]
-    assert fleet_of(3, client=1, clients=2).turn == 1
+    assert place_all(fleet_of(4, turn=2), 1, 1, 1)[0] == [2, 3, 0]
 
 
 # --- The choice ------------------------------------------------------------------------------------------------------
