@@ -36,7 +36,8 @@ def test_every_decision_is_changed() -> None:
 
 
 def test_what_a_mutant_says_is_what_stands_there() -> None:
-    for mutant in MUTANTS[:: len(MUTANTS) // 20]:
+    statements = [mutant for mutant in MUTANTS if not mutant.before.startswith(("defaults ", "kw_defaults "))]
+    for mutant in statements[:: len(statements) // 20]:
         head = mutant.before.split("(")[0].split()[0]
         assert head in getsource(function_of(mutant.module, mutant.function))
 

@@ -73,7 +73,7 @@ def test_b87_tokens_tell_a_giant_prompt_from_two_small_ones(by_tokens: bool, rig
 
 @pytest.mark.parametrize(("publishing", "widest"), [(True, 1), (False, 13)])
 def test_b88_engines_with_long_outputs_are_seen(publishing: bool, widest: int) -> None:
-    """Engines 0 and 1 never finish, the others do before the next arrival; blind, the spread grows with the arrivals."""
+    """Engines 0 and 1 never finish, the others do before the next arrival; blind, the spread grows with each round."""
     fleet, ranks, spreads = fleet_of(8), [Rank() for _ in range(8)], []
     for _ in range(100):
         index, fleet = place(fleet, 10)
