@@ -13,7 +13,7 @@ Sources: vLLM's balancer (`DPLBAsyncMPClient`), and the public cases B84 and B86
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from onbeat_spec.cadence import advance  # counting round is counting round
+from onbeat_spec.cadence import advance  # a turn goes round as a phase does
 from onbeat_spec.errors import RequestRefused
 
 WAITING_WEIGHT = 4
