@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from onbeat_proofs import for_all_balance
 from onbeat_proofs.ledger import THEOREMS
 from onbeat_proofs.machine import random_histories
 from onbeat_proofs.operations import Scenario
@@ -58,11 +59,13 @@ def _until_noticed(run: Callable[[], object]) -> str | None:
 
 
 def theorems() -> Iterator[Check]:
-    """Yield the theorems for all sizes, under every built-in policy."""
+    """Yield the theorems for all sizes, under every built-in policy; and those about load balancing."""
     for policy in POLICIES:
         for theorem in THEOREMS:
             if theorem.for_all:
                 yield _decided(theorem, policy)
+    for theorem in for_all_balance.THEOREMS:
+        yield _decided(theorem, "onbeat")
 
 
 def _decided(theorem: Theorem, policy: str) -> Check:

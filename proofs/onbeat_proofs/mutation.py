@@ -24,6 +24,7 @@ from onbeat_proofs.variants import Signatures, Slot, variants
 MODULES = (
     "onbeat_spec.policy",
     "onbeat_spec.cadence",
+    "onbeat_spec.balance",
     "onbeat_reference.scheduler",
     "onbeat_reference.pool",
 )

@@ -22,7 +22,7 @@ def test_there_are_enough_of_every_kind() -> None:
     operators = Counter(mutant.operator for mutant in MUTANTS)
     assert {"negate", "drop", "boundary", "constant", "sign", "loop", "delete", "answer", "exchange"} <= set(operators)
     files = Counter(mutant.id.split(":")[0] for mutant in MUTANTS)
-    assert {"policy.py", "cadence.py", "scheduler.py", "pool.py"} == set(files)
+    assert {"policy.py", "cadence.py", "balance.py", "scheduler.py", "pool.py"} == set(files)
 
 
 def test_ids_are_unique() -> None:
@@ -36,7 +36,8 @@ def test_every_decision_is_changed() -> None:
 
 
 def test_what_a_mutant_says_is_what_stands_there() -> None:
-    for mutant in MUTANTS[:: len(MUTANTS) // 20]:
+    statements = [mutant for mutant in MUTANTS if not mutant.before.startswith(("defaults ", "kw_defaults "))]
+    for mutant in statements[:: len(statements) // 20]:
         head = mutant.before.split("(")[0].split()[0]
         assert head in getsource(function_of(mutant.module, mutant.function))
 
