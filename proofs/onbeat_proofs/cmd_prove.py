@@ -21,21 +21,25 @@ MARKS = {"proved": "proved", "refuted": "refuted", "unknown": "UNKNOWN"}
 
 @click.command()
 @click.argument("policies", nargs=-1, metavar="[POLICY]...")
-@click.option("--deep", is_flag=True, help="Larger states too: 2+2 and 3+1 requests (some minutes).")
+@click.option("--group", is_flag=True, help="The data-parallel protocol: theorems, and every state of small groups.")
+@click.option("--deep", is_flag=True, help="Larger states too: 2+2 and 3+1 requests; groups of 3 (some minutes).")
 @click.option("--mutants", is_flag=True, help="Change the policy and the step, and show which check notices.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write all verdicts here.")
 @click.option("--scenarios", type=click.Path(file_okay=False, path_type=Path), help="Write each refutation here.")
 @click.option(
     "--show/--no-show", default=None, help="Print each refutation as a scenario. [default: own policies only]"
 )
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="With --group: draw the runs here.")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes.")
 def command(  # noqa: PLR0917  (click passes one parameter per option)
     policies: tuple[str, ...],
+    group: bool,
     deep: bool,
     mutants: bool,
     json_file: Path | None,
     scenarios: Path | None,
     show: bool | None,
+    html: Path | None,
     workers: int,
 ) -> int:
     """Prove the policies: every theorem, under each policy, with the refutations that are expected.
@@ -44,6 +48,10 @@ def command(  # noqa: PLR0917  (click passes one parameter per option)
     Exit code 0: all verdicts are as the ledger states them (proved, for a policy of your own). 1: one is not.
     2: something could not be decided or run.
     """
+    if group:
+        from onbeat_proofs.group import cmd  # late, as the mutants are
+
+        return cmd.run(deep, json_file, scenarios, html)
     if mutants:
         from onbeat_proofs import cmd_mutants  # late: it loads what only this flag needs
 
