@@ -276,6 +276,7 @@ GROUP_PREMISES = {
     "wake-not-lost": "a lock step after which all ranks stop",
     "pause-agreed": "a lock step after which a rank stops",
     "sync-interval-free": "the same run with another interval: a trace has one",
+    "end-is-clear": "what the others do once a rank has died: they write no more lock steps",
 }
 
 

@@ -45,12 +45,16 @@ def command(  # noqa: PLR0917  (click passes one parameter per option)
     """Prove the policies: every theorem, under each policy, with the refutations that are expected.
 
     POLICY is onbeat, pr44558, local-work, module:Class or file.py:Class; by default the three built in.
+    With --group it is no policy that is proved but the data-parallel protocol; given files or folders of group
+    scenarios (*.group.yaml), these are replayed instead.
     Exit code 0: all verdicts are as the ledger states them (proved, for a policy of your own). 1: one is not.
     2: something could not be decided or run.
     """
     if group:
         from onbeat_proofs.group import cmd  # late, as the mutants are
 
+        if policies:
+            return cmd.replay_files(policies, json_file)
         return cmd.run(deep, json_file, scenarios, html)
     if mutants:
         from onbeat_proofs import cmd_mutants  # late: it loads what only this flag needs

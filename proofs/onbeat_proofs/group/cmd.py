@@ -10,11 +10,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from onbeat_proofs.group import chart
+from onbeat_proofs.group.drawing import page
+from onbeat_proofs.group.explore import Explored
 from onbeat_proofs.group.prove import GroupProof, prove
+from onbeat_proofs.group.replay import Outcome, replay
+from onbeat_proofs.group.scenario import load, to_text
 
 
 def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path | None) -> int:
-    """Check the protocol, print what was found, and return the exit code."""
+    """Check the protocol, print what was found, and return the exit code.
+
+    Args:
+        deep: groups of three too.
+        json_file: gets all of it.
+        scenarios: a folder that gets the run of every planted fault, and of every violation, as a scenario file.
+        html: gets the same runs, drawn.
+    """
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -40,7 +51,47 @@ def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path |
     )
     if json_file is not None:
         json_file.write_text(json.dumps(as_json(proof), indent=1) + "\n", encoding="utf-8")
+    if scenarios is not None:
+        scenarios.mkdir(parents=True, exist_ok=True)
+        for name, says, found in _runs(proof):
+            (scenarios / f"{name}.group.yaml").write_text(to_text(found, says), encoding="utf-8")
+    if html is not None:
+        html.write_text(page(_runs(proof)), encoding="utf-8")
     return proof.exit_code
+
+
+def _runs(proof: GroupProof) -> list[tuple[str, str, Explored]]:
+    """Return every run that was found: a name for its file, what it shows, the run."""
+    found = [(fault.case or "uncompared", fault.says, each) for fault, each in proof.planted if each.path]
+    wrong = [each for each in proof.explored if each.path]
+    return [*((f"violation-{number}", str(each.scope), each) for number, each in enumerate(wrong)), *found]
+
+
+def replay_files(files: tuple[str, ...], json_file: Path | None) -> int:
+    """Replay group scenarios, say which do not go as they say, and return the exit code."""
+    console = Console()
+    outcomes = [replay(scenario) for file in files for scenario in load(Path(file))]
+    for outcome in outcomes:
+        for line in _said(outcome):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    wrong = sum(not outcome.right for outcome in outcomes)
+    console.print(f"{len(outcomes)} group scenarios, {len(outcomes) - wrong} as they say", highlight=False)
+    if json_file is not None:
+        values = [
+            {"name": each.scenario.name, "right": each.right, "violations": each.violations, "failures": each.failures}
+            for each in outcomes
+        ]
+        json_file.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    return 1 if wrong else 0
+
+
+def _said(outcome: Outcome) -> list[str]:
+    name = outcome.scenario.name
+    lines = [f"{name}: step {step}: violates {invariant}: {message}" for step, invariant, message in outcome.violations]
+    lines += [f"{name}: step {step}: {message}" for step, message in outcome.failures]
+    missed = set(outcome.scenario.violates) - {invariant for _, invariant, _ in outcome.violations}
+    lines += [f"{name}: does not violate {invariant}" for invariant in sorted(missed)]
+    return [] if outcome.right else lines
 
 
 def as_json(proof: GroupProof) -> dict[str, Any]:
@@ -84,7 +135,9 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in columns:
         right = column in ("states", "moves", "depth", "time")
-        table.add_column(column, justify="right" if right else "left", no_wrap=column != "fault")
+        table.add_column(
+            column, justify="right" if right else "left", no_wrap=column not in ("fault", "every state of")
+        )
     return table
 
 

@@ -1,10 +1,10 @@
 """Theorems about groups of any size, with any intervals and any numbers.
 
 What all ranks of a group have in common, whatever each has read: the number they agreed on, the forwards until the
-next exchange, the phase, the size of the group. *Alike* is an equivalence between two ranks, so what is shown of any two
-holds for any number of them. It holds at the start (all are equal), reading keeps it, and a turn of all keeps it; and
-ranks that are alike and take a turn take part in the same collective. So by induction over events and turns all agree
-for ever.
+next exchange, the phase, the size of the group. *Alike* is an equivalence between two ranks, so what is shown of any
+two holds for any number of them. It holds at the start (all are equal), reading keeps it, and a turn of all keeps it;
+and ranks that are alike and take a turn take part in the same collective. So by induction over events and turns all
+agree for ever.
 """
 
 from typing import Any
@@ -39,14 +39,15 @@ def _settings(numbers: Numbers, name: str = "") -> Settings:
 def _ranks(numbers: Numbers, settings: Settings, *names: str) -> list[Rank]:
     """Return ranks that are alike: what they share is the same, all else is free."""
     agreed, left, phase = numbers.int("agreed", 0), numbers.int("left", 0), numbers.int("phase", 0)
-    members, found = numbers.int("members", 1), []
+    members = numbers.int("members", 1)
+    found: list[Rank] = []
     numbers.assume(left <= settings.sync)
     numbers.assume(phase < settings.interval)
     for name in names:
         number = numbers.int(f"read {name}", 0)
         numbers.assume(number >= agreed)
         numbers.assume(number > agreed or (left == 0 and phase == 0))  # between two busy periods
-        paused = numbers.pick(f"paused {name}", PAUSES)
+        paused: Any = numbers.pick(f"paused {name}", PAUSES)
         asleep, sleep = bool(numbers.bool(f"asleep {name}")), bool(numbers.bool(f"sleep {name}"))
         numbers.assume(not asleep or sleep)
         departing = numbers.int(f"departing {name}", 0)

@@ -37,6 +37,7 @@ class Scope:
         removals: how many of them may be removals.
         settings: of each rank; one for all.
         coupled: the ranks share collectives; if not, one of the groups that they make is looked at.
+        fixed: the ranks are `ranks` whatever the text says of groups.
         prompt: every message is read at the latest at the second turn after it was sent; and requests are timed.
     """
 
@@ -48,6 +49,7 @@ class Scope:
     holds: bool = False
     settings: tuple[Settings, ...] = (Settings(2, 2),)
     coupled: bool = True
+    fixed: bool = False
     prompt: bool = False
     modes: tuple[PauseMode, ...] = MODES
 
@@ -148,7 +150,7 @@ class World:
 
     def __init__(self, scope: Scope, text: Text = TEXT) -> None:
         self.text = text
-        self.scope = replace(scope, ranks=len(text.groups(scope.ranks, scope.coupled)[0]))
+        self.scope = scope if scope.fixed else replace(scope, ranks=len(text.groups(scope.ranks, scope.coupled)[0]))
         self.fronts, self.lefts = Table[Front](), Table[Left]()
         self.members, self.begun = Table[Member](), Table[Begun]()
         self._begins: dict[tuple[int, int], list[int]] = {}
@@ -200,7 +202,7 @@ class World:
         yield from self._failures(state) if dead else self._inner(state)
         if not self.fronts.values[state[0]].ended and not dead:
             for label, front, left, sent in self._from_outside(state):
-                yield Move(label, self._send((front, left, *state[2:]), sent))
+                yield Move(label, self.send((front, left, *state[2:]), sent))
             yield from self._deaths(state)
 
     # --- A turn ------------------------------------------------------------------------------------------------------
@@ -300,13 +302,14 @@ class World:
         found = self._left.get(key)
         if found is None:
             begun = self.begun.values[number]
-            after = self._after(begun, place, agreement)
+            after = self.after(begun, place, agreement)
             rest = range(after.work + 1) if begun.turn.kind == "step" else (after.work,)
             numbers = [self.members.number(after._replace(work=work)) for work in rest]
             found = self._left[key] = numbers, self.parts.number(checks.part(begun, after))
         return found
 
-    def _after(self, begun: Begun, place: int, agreement: Agreement | None) -> Member:
+    def after(self, begun: Begun, place: int, agreement: Agreement | None) -> Member:
+        """Return a rank after a turn in which no request of it ends; `place` is its place in the state."""
         agreement = None if begun.turn.vote is None else agreement
         rank = self.text.after_step(begun.member.rank, self.scope.of(place - 2), agreement)
         after = begun.member._replace(rank=rank, begun=rank.read != rank.agreed)
@@ -322,14 +325,16 @@ class World:
     def _alone(self, state: State, place: int, begun: Begun) -> Move:
         """A turn without a collective: nobody waits for anybody."""
         rank = self.text.after_step(begun.member.rank, self.scope.of(place - 2), None)
-        return Move(("alone", place - 2, begun), self._with(state, place, begun.member._replace(rank=rank)))
+        return Move(("alone", place - 2, begun), self.put(state, place, begun.member._replace(rank=rank)))
 
     # --- From outside ------------------------------------------------------------------------------------------------
 
-    def _with(self, state: State, place: int, member: Member) -> State:
+    def put(self, state: State, place: int, member: Member) -> State:
+        """Return a state with another member at a place."""
         return (*state[:place], self.members.number(member), *state[place + 1 :])
 
-    def _send(self, state: State, sent: Sent) -> State:
+    def send(self, state: State, sent: Sent) -> State:
+        """Return a state with messages put on their channels."""
         members = list(state)
         for to, event in sent:
             key = members[to + 2], event
@@ -392,7 +397,7 @@ class World:
             for place in self._taking(state):
                 rank = self.members.values[state[place]].rank
                 dead = Member(rank._replace(ended="died"), dead=True)
-                yield Move(("die", place - 2), self._with((state[0], rest, *state[2:]), place, dead))
+                yield Move(("die", place - 2), self.put((state[0], rest, *state[2:]), place, dead))
 
     def _failures(self, state: State) -> Iterator[Move]:
         """A rank is dead: the front end notices, and collectives with it fail."""
@@ -401,16 +406,16 @@ class World:
             place = next(place for place in self._taking(state) if self.members.values[state[place]].dead)
             front, sent = self.text.died(front, place - 2)
             front = front._replace(ended="a rank died" if front.ended else "")  # which one makes no difference
-            yield Move(("notice", place - 2), self._send((self.fronts.number(front), *state[1:]), sent))
+            yield Move(("notice", place - 2), self.send((self.fronts.number(front), *state[1:]), sent))
         for place in self._taking(state):
             if self.members.values[state[place]].rank.ended:
                 continue
             for begun in self.begins(state[place], place):
                 rank, _ = self.text.lost(self.begun.values[begun].member.rank, "a collective failed")
-                yield Move(("fail", place - 2, self.begun.values[begun]), self._with(state, place, Member(rank)))
+                yield Move(("fail", place - 2, self.begun.values[begun]), self.put(state, place, Member(rank)))
             final = self.final(state[place])
             if final.rank.ended:
-                yield Move(("end", place - 2), self._with(state, place, Member(final.rank)))
+                yield Move(("end", place - 2), self.put(state, place, Member(final.rank)))
 
     # --- What must hold in every state -------------------------------------------------------------------------------
 
@@ -429,26 +434,26 @@ class World:
                 if any(self.begun.values[number].calls for number in self.begins(state[place], place)):
                     other = taking[idle.index(True)] - 2
                     return "collectives-align", f"rank {place - 2} waits in a collective that rank {other} never enters"
-        view = tuple(self.members.values[number].rank.agreed for number in state[2:])
-        if self._done(state[0], view, tuple(range(len(view)))):
+        if self.complete(state):
             for place in taking:
                 member = self.members.values[state[place]]
                 if member.channel or member.rank.read != member.rank.agreed:
                     return "pause-agreed", f"the front end takes the group for stopped, and rank {place - 2} is not"
         if all(idle):
             found = checks.at_rest(finals)
-            if found is None and not all(self._done(state[0], view, order) for order in permutations(range(len(view)))):
+            if found is None and not all(self.complete(state, order) for order in _orders(len(state) - 2)):
                 return "pause-agreed", "all ranks have stopped, and the front end never learns it"
             return found
         return None
 
-    def _done(self, number: int, view: tuple[int, ...], order: tuple[int, ...]) -> bool:
+    def complete(self, state: State, order: tuple[int, ...] = ()) -> bool:
         """Whether the front end takes the group for stopped, once the latest reports have come, in this order."""
-        key = number, *view, *order
+        view = tuple(self.members.values[number].rank.agreed for number in state[2:])
+        key = state[0], *view, *order
         done = self._complete.get(key)
         if done is None:
-            front = self.fronts.values[number]
-            for rank in order:
+            front = self.fronts.values[state[0]]
+            for rank in order or range(len(view)):
                 front = self.text.report(front, rank, view[rank])
             done = self._complete[key] = self.text.complete(front)
         return done
@@ -460,3 +465,9 @@ class World:
                 if not self.final(state[place]).rank.ended and not self.begins(state[place], place):
                     return "end-is-clear", f"a rank died, and rank {place - 2} never learns it"
         return None
+
+
+def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
+    """Yield the orders in which reports may come; of large groups, as in scenarios, only two."""
+    forth = tuple(range(ranks))
+    return permutations(forth) if ranks <= 4 else iter((forth, forth[::-1]))

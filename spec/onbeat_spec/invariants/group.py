@@ -23,6 +23,7 @@ declare_group(
     "sync-interval-free",
     "None of the above depends on how often ranks exchange finish state, if all use the same interval.",
 )
+declare_group("end-is-clear", "When a rank dies all others end, with the reason, and none waits for ever.")
 
 
 @predicate("phase-agrees", "group")
@@ -71,12 +72,19 @@ def _unseen(step: GroupStep) -> Verdict:
     return None
 
 
+@predicate("end-is-clear", "group")
+def _over(step: GroupStep) -> Verdict:
+    """Nothing: who died takes part in no lock step."""
+    return None
+
+
 SPEAKS: dict[str, Callable[[GroupStep], bool]] = {
     "phase-agrees": lambda step: sum(each.lock.phase is not None for each in step.members.values()) > 1,
     "collectives-align": lambda step: len(step.members) + len(step.missing) > 1,
     "wake-not-lost": lambda step: len(step.members) > 1 and all(each.lock.last for each in step.members.values()),
     "pause-agreed": lambda step: len(step.members) > 1 and any(each.lock.last for each in step.members.values()),
     "sync-interval-free": lambda step: False,
+    "end-is-clear": lambda step: False,
 }
 """Whether the records of a lock step say anything about an invariant."""
 
