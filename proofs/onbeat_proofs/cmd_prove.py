@@ -53,6 +53,8 @@ def command(  # noqa: PLR0917  (click passes one parameter per option)
     if group:
         from onbeat_proofs.group import cmd  # late, as the mutants are
 
+        if mutants:
+            return cmd.run_mutants(json_file)
         if policies:
             return cmd.replay_files(policies, json_file)
         return cmd.run(deep, json_file, scenarios, html)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onbeat_proofs.group.explore import Explored
-from onbeat_proofs.group.world import Begun, Member, Move, World
+from onbeat_proofs.group.state import Begun, Member, Move
+from onbeat_proofs.group.world import World
 from onbeat_spec.protocol import Event
 
 

@@ -1,19 +1,15 @@
 """What must hold in a turn, told apart by invariant. Those over one lock step are the catalogue's own predicates."""
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
-
+from onbeat_proofs.group.state import Begun, Member, Wrong
+from onbeat_proofs.group.text import Text
 from onbeat_spec import records
 from onbeat_spec.invariants import GROUP_PREDICATES
-from onbeat_spec.protocol import Turn
+from onbeat_spec.protocol import Front, Sent, Turn
 from onbeat_spec.records import GroupStep, LockStep
 
-if TYPE_CHECKING:
-    from onbeat_proofs.group.world import Begun, Member
-
-Wrong = tuple[str, str] | None
 LATEST = 3
 """Turns within which a request is in a batch, counted from its arrival, the turn then under way included."""
 
@@ -91,4 +87,21 @@ def at_rest(members: Sequence[Member]) -> Wrong:
             return "end-is-clear", f"rank {number} has ended ({member.rank.ended}), and nobody died"
         if member.rank.asleep != member.rank.sleep:
             return "pause-agreed", f"rank {number} was told to {'' if member.rank.sleep else 'not '}sleep"
+    return None
+
+
+def repeats(text: Text, front: Front) -> Wrong:
+    """Check that what has been asked for already changes nothing, and that nothing follows an end."""
+    over = bool(front.ended)
+    again: list[tuple[str, bool, Callable[[], tuple[Front, Sent]]]] = [
+        ("pause", over or front.paused is not None, lambda: text.pause(front, front.paused or "abort")),
+        ("resume", over or front.paused is None, lambda: text.resume(front)),
+        ("sleep", front.sleeping or (over and front.paused is not None), lambda: text.sleep(front)),
+        ("rouse", over or not front.sleeping, lambda: text.rouse(front)),
+        ("remove", bool(front.leaving) and front.paused is not None, lambda: text.remove(front, front.leaving[0])),
+        ("death", over, lambda: text.died(front, 0)),
+    ]
+    for what, asked, call in again:
+        if asked and call() != (front, ()):
+            return "pause-agreed", f"a {what} that changes nothing is sent to the ranks"
     return None

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from onbeat_proofs.group import chart
+from onbeat_proofs.group import chart, mutants
 from onbeat_proofs.group.drawing import page
 from onbeat_proofs.group.explore import Explored
 from onbeat_proofs.group.prove import GroupProof, prove
@@ -167,3 +168,24 @@ def _planted(proof: GroupProof) -> Table:
         mark = _mark(found.invariant == fault.finds, found.invariant or "nothing")
         table.add_row(fault.case or "-", fault.says, str(len(found.path)), mark)
     return table
+
+
+def run_mutants(json_file: Path | None) -> int:
+    """Try every mutant of the protocol, print what noticed them, and return 0 if none survived, else 1."""
+    console = Console()
+    results = mutants.run()
+    table = _table("mutant", "change", "noticed by")
+    for result in results:
+        known = result.mutant.id in mutants.EQUIVALENT
+        by = result.by or ("nothing: equivalent" if known else "NOTHING")
+        change = f"{result.mutant.before} -> {result.mutant.after or 'nothing'}".replace("[", "\\[")
+        table.add_row(f"{result.mutant.function}:{result.mutant.line}", change, by)
+    console.print(table)
+    counts = Counter(result.by or "nothing" for result in results)
+    survivors = [r for r in results if not r.by and r.mutant.id not in mutants.EQUIVALENT]
+    noticed = ", ".join(f"{by} {count}" for by, count in counts.most_common())
+    console.print(f"\n{len(results)} mutants, {len(survivors)} survived; noticed by: {noticed}", highlight=False)
+    if json_file is not None:
+        values = [{"id": r.mutant.id, "by": r.by, "message": r.message} for r in results]
+        json_file.write_text(json.dumps({"mutants": values}, indent=1) + "\n", encoding="utf-8")
+    return 1 if survivors else 0

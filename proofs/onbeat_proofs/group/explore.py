@@ -4,8 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from onbeat_proofs.group.state import Move, Scope, State
 from onbeat_proofs.group.text import TEXT, Text
-from onbeat_proofs.group.world import Move, Scope, State, World
+from onbeat_proofs.group.world import World
 
 
 @dataclass

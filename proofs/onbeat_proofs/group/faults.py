@@ -7,8 +7,8 @@ balancing only.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from onbeat_proofs.group.state import Scope
 from onbeat_proofs.group.text import Text
-from onbeat_proofs.group.world import Scope
 from onbeat_spec import protocol
 from onbeat_spec.protocol import Agreement, Effect, Event, Front, Rank, Sent, Settings, Turn
 

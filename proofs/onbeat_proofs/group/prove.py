@@ -9,7 +9,7 @@ from time import perf_counter
 from onbeat_proofs.group import for_all
 from onbeat_proofs.group.explore import Explored, explore
 from onbeat_proofs.group.faults import FAULTS, Fault
-from onbeat_proofs.group.world import Scope
+from onbeat_proofs.group.state import Scope
 from onbeat_proofs.theorem import Verdict
 from onbeat_spec.protocol import Settings
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from onbeat_proofs.group import checks
 from onbeat_proofs.group.scenario import GroupScenario
+from onbeat_proofs.group.state import Begun, Member, Scope, State
 from onbeat_proofs.group.text import TEXT, Text
-from onbeat_proofs.group.world import Begun, Member, Scope, State, World
+from onbeat_proofs.group.world import World
 from onbeat_spec.protocol import Event, Front, Sent, Vote
 
 MOST_TURNS = 10_000

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from onbeat_proofs.group.explore import Explored
-from onbeat_proofs.group.world import Begun, Member, World
+from onbeat_proofs.group.state import Begun, Member
+from onbeat_proofs.group.world import World
 from onbeat_proofs.shapes import validate
 from onbeat_proofs.strict_yaml import Document, documents, read
 from onbeat_spec.errors import ScenarioError

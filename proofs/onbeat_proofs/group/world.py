@@ -14,135 +14,14 @@ A rank that begins a turn while another, having read all there is, begins none, 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import permutations, product
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
-from onbeat_proofs.group import checks
+from onbeat_proofs.group import checks, outside
+from onbeat_proofs.group.state import Begun, Left, Member, Move, Scope, State, Table, Wrong
 from onbeat_proofs.group.text import TEXT, Text
-from onbeat_spec.protocol import Agreement, Event, Front, Rank, Sent, Settings, Turn, Vote
-from onbeat_spec.protocol.words import PauseMode
-
-MODES: tuple[PauseMode, ...] = ("keep", "abort", "wait")
-
-
-@dataclass(frozen=True)
-class Scope:
-    """How large a world is.
-
-    Attributes:
-        requests: that are accepted or held, in all.
-        controls: pauses, resumes, sleeps, rousals and removals that change something, in all.
-        removals: how many of them may be removals.
-        settings: of each rank; one for all.
-        coupled: the ranks share collectives; if not, one of the groups that they make is looked at.
-        fixed: the ranks are `ranks` whatever the text says of groups.
-        prompt: every message is read at the latest at the second turn after it was sent; and requests are timed.
-    """
-
-    ranks: int = 2
-    requests: int = 3
-    controls: int = 3
-    removals: int = 0
-    deaths: int = 0
-    holds: bool = False
-    settings: tuple[Settings, ...] = (Settings(2, 2),)
-    coupled: bool = True
-    fixed: bool = False
-    prompt: bool = False
-    modes: tuple[PauseMode, ...] = MODES
-
-    def of(self, rank: int) -> Settings:
-        """Return the settings of a rank."""
-        return self.settings[rank % len(self.settings)]
-
-    @cached_property
-    def symmetric(self) -> bool:
-        """Whether ranks may be told apart by their states only."""
-        return len(set(self.settings)) == 1
-
-    def __str__(self) -> str:
-        extra = [f"{self.removals} removal"] if self.removals else []
-        extra += [f"{self.deaths} death"] if self.deaths else []
-        extra += ["held"] if self.holds else []
-        extra += [] if self.coupled else ["independent"]
-        extra += ["timed"] if self.prompt else []
-        sync = "/".join(str(each.sync) for each in self.settings)
-        size = f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.requests} requests, {self.controls} controls"
-        return ", ".join([size, f"sync {sync}", *extra])
-
-
-class Member(NamedTuple):
-    """A rank with what surrounds it."""
-
-    rank: Rank
-    channel: tuple[Event, ...] = ()
-    """Sent, and not read yet."""
-    work: int = 0
-    """Requests of its scheduler that have not ended."""
-    dead: bool = False
-    begun: bool = False
-    """It has taken a turn in this busy period."""
-    due: int = 0
-    """Messages that it reads before its next turn at the latest; only timed."""
-    age: int = 0
-    """Turns that a request of it has waited; only timed."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether it is no part of the group any more."""
-        return self.rank.ended == "removed"
-
-
-class Begun(NamedTuple):
-    """A rank in a turn: how many messages it has read before, and what it takes part in."""
-
-    member: Member
-    turn: Turn
-    calls: tuple[str, ...]
-    reads: int
-
-
-class Left(NamedTuple):
-    """What may still happen from outside."""
-
-    requests: int
-    controls: int
-    removals: int
-    deaths: int
-
-
-Wrong = tuple[str, str] | None
-"""What is violated: invariant and message."""
-State = tuple[int, ...]
-"""Numbers, in the world's tables, of the front end, of what may still happen, and of each member."""
-
-
-class Move(NamedTuple):
-    """One move of the world."""
-
-    label: tuple[Any, ...]
-    state: State
-    wrong: Wrong = None
-
-
-T = TypeVar("T")
-
-
-class Table(Generic[T]):
-    """Values by number: states of a world are compared and kept as numbers."""
-
-    def __init__(self) -> None:
-        self.values: list[T] = []
-        self._numbers: dict[T, int] = {}
-
-    def number(self, value: T) -> int:
-        """Return the number of a value."""
-        known = self._numbers.setdefault(value, len(self.values))
-        if known == len(self.values):
-            self.values.append(value)
-        return known
+from onbeat_spec.protocol import Agreement, Event, Front, Rank, Sent, Vote
 
 
 class World:
@@ -163,6 +42,7 @@ class World:
         self._outside: dict[tuple[int, int, tuple[int, ...]], list[tuple[tuple[Any, ...], int, int, Sent]]] = {}
         self._sent: dict[tuple[int, Event], int] = {}
         self._complete: dict[tuple[int, ...], bool] = {}
+        self._repeats: dict[int, Wrong] = {}
 
     def start(self) -> State:
         """Return the state in which nothing has happened.
@@ -352,43 +232,11 @@ class World:
         found = self._outside.get(key)
         if found is None:
             front, left = self.fronts.values[state[0]], self.lefts.values[state[1]]
-            calls = [*self._requests(front, left), *self._controls(front, left, [place - 2 for place in key[2]])]
+            calls = outside.moves(self.text, self.scope, front, left, [place - 2 for place in key[2]])
             found = self._outside[key] = [
                 (label, self.fronts.number(after), self.lefts.number(rest), sent) for label, after, rest, sent in calls
             ]
         return found
-
-    def _requests(self, front: Front, left: Left) -> Iterator[tuple[tuple[Any, ...], Front, Left, Sent]]:
-        if left.requests:
-            for place in front.members:
-                answer = self.text.admission(front, place)
-                if answer == "accept" or (answer == "hold" and place == 0):
-                    after, sent = self.text.request(front, place)
-                    yield ("request", place, answer), after, left._replace(requests=left.requests - 1), sent
-
-    def _controls(
-        self, old: Front, left: Left, taking: list[int]
-    ) -> Iterator[tuple[tuple[Any, ...], Front, Left, Sent]]:
-        text = self.text
-        if not left.controls:
-            return
-        modes = [mode for mode in self.scope.modes if not (old.sleeping and mode == "wait")]
-        calls: list[tuple[tuple[Any, ...], tuple[Front, Sent]]]
-        calls = [(("pause", mode), text.pause(old, mode)) for mode in modes]
-        calls.append((("resume", ""), text.resume(old)))
-        if old.paused is not None:
-            calls += [(("sleep", ""), text.sleep(old)), (("rouse", ""), text.rouse(old))]
-        for label, (front, sent) in calls:
-            if sent:
-                # What was held is handed in again: at once, or whenever.
-                requests = left.requests + old.held - front.held
-                yield label, front, left._replace(requests=requests, controls=left.controls - 1), sent
-        staying = [place for place in taking if place not in old.leaving]
-        if left.removals and old.paused is not None and len(staying) > 1:
-            for place in staying:
-                front, sent = text.remove(old, place)
-                rest = left._replace(controls=left.controls - 1, removals=left.removals - 1)
-                yield ("remove", place), front, rest, sent
 
     def _deaths(self, state: State) -> Iterator[Move]:
         left = self.lefts.values[state[1]]
@@ -421,6 +269,10 @@ class World:
 
     def wrong(self, state: State) -> Wrong:
         """Return what is wrong with a state if nothing more comes from outside, or None."""
+        if state[0] not in self._repeats:
+            self._repeats[state[0]] = checks.repeats(self.text, self.front_of(state))
+        if self._repeats[state[0]] is not None:
+            return self._repeats[state[0]]
         taking = self._taking(state)
         if self.front_of(state).ended or any(self.members.values[state[place]].dead for place in taking):
             return self._not_over(state, taking)
@@ -455,6 +307,7 @@ class World:
             front = self.fronts.values[state[0]]
             for rank in order or range(len(view)):
                 front = self.text.report(front, rank, view[rank])
+                front = self.text.report(front, rank, 0)  # an old one that comes late
             done = self._complete[key] = self.text.complete(front)
         return done
 

@@ -4,8 +4,8 @@ import pytest
 
 from onbeat_proofs.group.explore import explore
 from onbeat_proofs.group.faults import FAULTS, Fault
+from onbeat_proofs.group.state import Scope
 from onbeat_proofs.group.text import TEXT
-from onbeat_proofs.group.world import Scope
 from onbeat_spec.errors import ConfigError
 
 BY_NAME = {fault.case or "classic": fault for fault in FAULTS}
