@@ -45,7 +45,7 @@ def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path |
     console.print(
         f"{len(proof.theorems)} theorems, {sum(found.states for found in proof.explored):,} states, "
         f"{sum(found.moves for found in proof.explored):,} moves, {len(proof.planted)} planted faults: "
-        f"{len(wrong) or 'nothing'} wrong; {proof.seconds:.1f} s, {proof.mebibytes} MiB",
+        f"{len(wrong) or 'nothing'} wrong; {proof.seconds:.1f} s" + (f", {proof.mebibytes:,} MiB" if deep else ""),
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -29,6 +29,8 @@ DEEP = (
     Scope(ranks=3, requests=2, controls=2, prompt=True),
     Scope(ranks=3, requests=2, controls=3, removals=1),
     Scope(ranks=3, requests=2, controls=2, deaths=1),
+    Scope(ranks=3, requests=2, controls=2, removals=1, deaths=1),
+    Scope(ranks=3, requests=2, controls=3, holds=True),
     Scope(ranks=3, controls=3),
 )
 MOST = 8_000_000
