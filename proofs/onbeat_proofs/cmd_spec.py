@@ -73,6 +73,7 @@ def _print_group(console: Console, entry: Invariant) -> None:
         if entry.id in scenario.invariants:
             console.print(f"  scenario    {scenario.name}", markup=False, highlight=False, soft_wrap=True)
     console.print("  trace       onbeat check-trace: every lock step of a recorded group", highlight=False)
+    console.print(f"\ncases\n  {', '.join(entry.cases) or 'none: it is here for its own sake'}", highlight=False)
 
 
 def _matrix(rows: list[Coverage]) -> Table:

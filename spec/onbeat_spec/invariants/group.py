@@ -13,15 +13,21 @@ declare_group("phase-agrees", "All ranks of a group see the same phase at the sa
 declare_group(
     "collectives-align",
     "Every running rank takes part in the same sequence of collectives, zero-token steps included.",
+    "B78",
+    "B80",
 )
-declare_group("wake-not-lost", "A request accepted by any rank gets the whole group stepping.")
+declare_group("wake-not-lost", "A request accepted by any rank gets the whole group stepping.", "B73", "B77")
 declare_group(
     "pause-agreed",
     "A rank stops only when all agreed; after that no stale wake starts it; resume is idempotent.",
+    "B74",
+    "B76",
 )
 declare_group(
     "sync-interval-free",
     "None of the above depends on how often ranks exchange finish state, if all use the same interval.",
+    "B81",
+    "B82",
 )
 declare_group("end-is-clear", "When a rank dies all others end, with the reason, and none waits for ever.")
 
