@@ -23,7 +23,11 @@ MARKS = {"proved": "proved", "refuted": "refuted", "unknown": "UNKNOWN"}
 @click.argument("policies", nargs=-1, metavar="[POLICY]...")
 @click.option("--group", is_flag=True, help="The data-parallel protocol: theorems, and every state of small groups.")
 @click.option("--deep", is_flag=True, help="Larger states too: 2+2 and 3+1 requests; groups of 3 (some minutes).")
-@click.option("--mutants", is_flag=True, help="Change the policy and the step, and show which check notices.")
+@click.option(
+    "--mutants",
+    is_flag=True,
+    help="Change the policy and the step (with --group: the protocol), and show which check notices.",
+)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write all verdicts here.")
 @click.option("--scenarios", type=click.Path(file_okay=False, path_type=Path), help="Write each refutation here.")
 @click.option(
@@ -50,6 +54,8 @@ def command(  # noqa: PLR0917  (click passes one parameter per option)
     Exit code 0: all verdicts are as the ledger states them (proved, for a policy of your own). 1: one is not.
     2: something could not be decided or run.
     """
+    if html is not None and not group:
+        raise click.UsageError("--html draws the runs of a group; add --group")
     if group:
         from onbeat_proofs.group import cmd  # late, as the mutants are
 

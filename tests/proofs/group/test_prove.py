@@ -84,6 +84,12 @@ def test_scenarios_are_replayed(tmp_path: Path) -> None:
     assert [each["right"] for each in json.loads(report.read_text())] == [False, False]
 
 
+def test_only_runs_of_a_group_are_drawn(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, [f"--html={tmp_path / 'x'}"])
+    assert result.exit_code == 2
+    assert "add --group" in result.output
+
+
 def test_a_drawing_shows_messages_and_turns() -> None:
     fault = next(fault for fault in FAULTS if fault.case == "B81")
     drawn = drawing.svg(explore(fault.scope, fault.text))
