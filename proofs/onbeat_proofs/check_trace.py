@@ -16,7 +16,7 @@ from onbeat_proofs.trace_premises import PREMISES, UNSEEN, TraceTally
 from onbeat_proofs.trace_rank import COMPLETE, Finding, Position, RankReplay
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
 from onbeat_spec.errors import EmptyTrace, TraceError
-from onbeat_spec.invariants import GROUP_PREDICATES
+from onbeat_spec.group_monitor import GroupMonitor, judge
 from onbeat_spec.invariants.group import SPEAKS
 from onbeat_spec.records import GroupStep, Member
 from onbeat_spec.trace import Header
@@ -177,23 +177,13 @@ class _Check:
         """Check one group."""
         replays = {rank: RankReplay(paths, self.tally, self.context) for rank, paths in files.items()}
         merged = {rank: self._follow(rank, replay) for rank, replay in replays.items()}
-        pending: dict[int, Member] = {}
-        seen: set[int] = set()
-        for rank, members in merged.items():
-            _advance(rank, members, pending, seen)
-        # Ranks are compared from where all of them are there: files that were deleted are not missing.
-        start = max((each.lock.number for each in pending.values()), default=0)
-        ends: dict[int, int] = {}
-        while pending:
-            number = min(each.lock.number for each in pending.values())
-            here = {rank: each for rank, each in sorted(pending.items()) if each.lock.number == number}
-            if number >= start and len(seen) > 1:
-                # Who has ended has no later lock step; who has one was there before, and missed this.
-                self._lock_step(GroupStep(number, here, tuple(sorted(pending.keys() - here.keys()))), replays)
-            for rank in here:
-                del pending[rank]
-                ends[rank] = number
-                _advance(rank, merged[rank], pending, seen)
+        monitor, ends = GroupMonitor(files), dict[int, int]()
+        while (rank := monitor.lacking()) is not None:
+            member = next(merged[rank], None)
+            if member is not None:
+                ends[rank] = member.lock.number
+            for step in monitor.gone(rank) if member is None else monitor.observe(rank, member):
+                self._lock_step(step, replays)
         self._sum_up(replays, ends)
 
     def _follow(self, rank: int, replay: RankReplay) -> Iterator[Member]:
@@ -214,12 +204,11 @@ class _Check:
     def _lock_step(self, step: GroupStep, replays: dict[int, RankReplay]) -> None:
         self.report.lock_steps += 1
         first = next(iter(step.members))
-        for entry, check in GROUP_PREDICATES:
-            self.group_met[entry.id] += SPEAKS[entry.id](step)
-            verdict = check(step)
-            if verdict is not None:
-                replay = replays[first]
-                self._found(Finding(entry.id, f"lock step {step.number}: {verdict}", replay.at), replay)
+        for id, speaks in SPEAKS.items():
+            self.group_met[id] += speaks(step)
+        for invariant, number, message in judge(step):
+            replay = replays[first]
+            self._found(Finding(invariant, f"lock step {number}: {message}", replay.at), replay)
 
     def _found(self, finding: Finding, replay: RankReplay) -> None:
         self.counts[finding.invariant] += 1
@@ -276,15 +265,8 @@ GROUP_PREMISES = {
     "wake-not-lost": "a lock step after which all ranks stop",
     "pause-agreed": "a lock step after which a rank stops",
     "sync-interval-free": "the same run with another interval: a trace has one",
+    "end-is-clear": "what the others do once a rank has died: they write no more lock steps",
 }
-
-
-def _advance(rank: int, members: Iterator[Member], pending: dict[int, Member], seen: set[int]) -> None:
-    """Bring a rank to its next lock step."""
-    member = next(members, None)
-    if member is not None:
-        pending[rank] = member
-        seen.add(rank)
 
 
 __all__ = ["Finding", "Position", "Row", "TraceReport", "check_trace"]

@@ -21,29 +21,49 @@ MARKS = {"proved": "proved", "refuted": "refuted", "unknown": "UNKNOWN"}
 
 @click.command()
 @click.argument("policies", nargs=-1, metavar="[POLICY]...")
-@click.option("--deep", is_flag=True, help="Larger states too: 2+2 and 3+1 requests (some minutes).")
-@click.option("--mutants", is_flag=True, help="Change the policy and the step, and show which check notices.")
+@click.option("--group", is_flag=True, help="The data-parallel protocol: theorems, and every state of small groups.")
+@click.option("--deep", is_flag=True, help="Larger states too: 2+2 and 3+1 requests; groups of 3 (some minutes).")
+@click.option(
+    "--mutants",
+    is_flag=True,
+    help="Change the policy and the step (with --group: the protocol), and show which check notices.",
+)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write all verdicts here.")
 @click.option("--scenarios", type=click.Path(file_okay=False, path_type=Path), help="Write each refutation here.")
 @click.option(
     "--show/--no-show", default=None, help="Print each refutation as a scenario. [default: own policies only]"
 )
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="With --group: draw the runs here.")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes.")
 def command(  # noqa: PLR0917  (click passes one parameter per option)
     policies: tuple[str, ...],
+    group: bool,
     deep: bool,
     mutants: bool,
     json_file: Path | None,
     scenarios: Path | None,
     show: bool | None,
+    html: Path | None,
     workers: int,
 ) -> int:
     """Prove the policies: every theorem, under each policy, with the refutations that are expected.
 
     POLICY is onbeat, pr44558, local-work, module:Class or file.py:Class; by default the three built in.
+    With --group it is no policy that is proved but the data-parallel protocol; given files or folders of group
+    scenarios (*.group.yaml), these are replayed instead.
     Exit code 0: all verdicts are as the ledger states them (proved, for a policy of your own). 1: one is not.
     2: something could not be decided or run.
     """
+    if html is not None and not group:
+        raise click.UsageError("--html draws the runs of a group; add --group")
+    if group:
+        from onbeat_proofs.group import cmd  # late, as the mutants are
+
+        if mutants:
+            return cmd.run_mutants(json_file)
+        if policies:
+            return cmd.replay_files(policies, json_file)
+        return cmd.run(deep, json_file, scenarios, html)
     if mutants:
         from onbeat_proofs import cmd_mutants  # late: it loads what only this flag needs
 

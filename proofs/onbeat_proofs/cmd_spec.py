@@ -7,6 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from onbeat_proofs.coverage import KINDS, Coverage, matrix, suite
+from onbeat_proofs.group.for_all import THEOREMS
+from onbeat_proofs.group.scenario import load
+from onbeat_proofs.suite import suite_path
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE, Invariant
 from onbeat_spec.errors import OnbeatError
 
@@ -50,10 +53,10 @@ def _catalogue(rows: list[Coverage]) -> Table:
 
 
 def _group() -> Table:
-    """The invariants of a lock-step group; they have no place in the matrix, since only traces are checked for them."""
+    """The invariants of a lock-step group; they have no place in the matrix, which is about one rank."""
     table = Table(box=None, pad_edge=False)
     table.add_column("of a group", no_wrap=True)
-    table.add_column("statement; checked on traces only, so far")
+    table.add_column("statement; checked by onbeat prove --group, and on traces")
     for entry in GROUP_CATALOGUE.values():
         table.add_row(entry.id, entry.statement)
     return table
@@ -61,7 +64,16 @@ def _group() -> Table:
 
 def _print_group(console: Console, entry: Invariant) -> None:
     _print_predicates(console, entry)
-    console.print("checks\n  trace       onbeat check-trace: every lock step of a recorded group", highlight=False)
+    console.print("checks", highlight=False)
+    for theorem in (each for each in THEOREMS if each.invariant == entry.id):
+        strength = theorem.strength if not theorem.for_all else "for groups of any size"
+        console.print(f"  for all     {theorem.id}: {strength}", highlight=False, soft_wrap=True)
+    console.print("  exhaustive  onbeat prove --group: every state of groups of two and three", highlight=False)
+    for scenario in load(suite_path() / "group"):
+        if entry.id in scenario.invariants:
+            console.print(f"  scenario    {scenario.name}", markup=False, highlight=False, soft_wrap=True)
+    console.print("  trace       onbeat check-trace: every lock step of a recorded group", highlight=False)
+    console.print(f"\ncases\n  {', '.join(entry.cases) or 'none: it is here for its own sake'}", highlight=False)
 
 
 def _matrix(rows: list[Coverage]) -> Table:

@@ -16,10 +16,10 @@ def unit_tests() -> Iterator[Check]:
     root = Path(__file__).resolve().parents[2]
     for folder in FOLDERS:
         for file in sorted((root / folder).glob("test_*.py")):
-            yield Check(file.stem, partial(_run, root, file))
+            yield Check(file.stem, partial(run_file, root, file))
 
 
-def _run(root: Path, file: Path) -> str | None:
+def run_file(root: Path, file: Path) -> str | None:
     """Run a test file in this process, where the mutant is; return its first failure."""
     import pytest  # noqa: PLC0415  (late: a dependency of development only)
 

@@ -119,7 +119,8 @@ def load_text(text: str, origin: str | Path = "<text>") -> list[Scenario]:
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.rglob("*.yaml") if file.is_file())
+    # Those of a group are another format, with a runner of its own.
+    found = sorted(file for file in path.rglob("*.yaml") if file.is_file() and not file.name.endswith(".group.yaml"))
     if not found:
         raise ScenarioError(f"{path}: holds no *.yaml file")
     return found

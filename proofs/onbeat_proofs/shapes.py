@@ -15,32 +15,33 @@ from jsonschema.validators import extend
 from onbeat_proofs.strict_yaml import Document, KeyPath
 
 GROUP_KEYS = {"rank", "ranks"}
-_GROUP = "scenarios of a group of ranks are not supported by this version; write one for a single rank"
+_GROUP = "scenarios of a group of ranks are not supported here; `onbeat prove --group` runs them (*.group.yaml)"
+SCENARIO = "scenario.schema.json"
 
 
 @cache
-def schema() -> Mapping[str, Any]:
+def schema(name: str = SCENARIO) -> Mapping[str, Any]:
     """Return the JSON Schema of one scenario."""
-    text = files("onbeat_spec").joinpath("scenario.schema.json").read_text(encoding="utf-8")
+    text = files("onbeat_spec").joinpath(name).read_text(encoding="utf-8")
     loaded: Mapping[str, Any] = json.loads(text)
     return loaded
 
 
 @cache
-def _validator() -> Validator:
+def _validator(name: str) -> Validator:
     # To JSON Schema 2.0 is an integer.
     checker = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    validator: Validator = extend(Draft202012Validator, type_checker=checker)(schema())  # type: ignore[no-untyped-call]
+    validator: Validator = extend(Draft202012Validator, type_checker=checker)(schema(name))  # type: ignore[no-untyped-call]
     return validator
 
 
-def validate(document: Document) -> None:
-    """Hold a document against the schema.
+def validate(document: Document, name: str = SCENARIO) -> None:
+    """Hold a document against a schema of the spec package.
 
     Raises:
         ScenarioError: for the first thing in it that is not as the schema wants it.
     """
-    errors = list(_validator().iter_errors(document.value))
+    errors = list(_validator(name).iter_errors(document.value))
     if errors:
         first = min(errors, key=lambda error: (document.line(tuple(error.absolute_path)), _RANK[str(error.validator)]))
         raise document.error(*_explain(first))
@@ -116,7 +117,7 @@ def _explain(error: ValidationError) -> tuple[KeyPath, str]:
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
-    if key in GROUP_KEYS:
+    if key in GROUP_KEYS and not GROUP_KEYS & set(known):
         return _GROUP
     near = get_close_matches(key, known, 1)
     hint = f"did you mean {near[0]}?" if near else f"it must be one of {', '.join(known)}"

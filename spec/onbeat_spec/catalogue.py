@@ -44,7 +44,7 @@ class Invariant:
 CATALOGUE: dict[str, Invariant] = {}
 """The invariants of one rank."""
 GROUP_CATALOGUE: dict[str, Invariant] = {}
-"""The invariants of a lock-step group. So far only traces are checked for them."""
+"""The invariants of a lock-step group."""
 
 
 def declare(id: str, statement: str, *cases: str, by_proof: bool = True) -> None:

@@ -128,7 +128,8 @@ def test_a_killed_process_leaves_a_checkable_trace(tmp_path: Path) -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        while len(paths(tmp_path)) < 3:
+        # The third file has its header and a whole line of what happened.
+        while len(paths(tmp_path)) < 3 or Path(paths(tmp_path)[-1]).read_bytes().count(b"\n") < 2:
             assert child.poll() is None
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -394,6 +395,7 @@ def test_a_right_group_holds(tmp_path: Path) -> None:
         "wake-not-lost": "holds",
         "pause-agreed": "holds",
         "sync-interval-free": "vacuous",
+        "end-is-clear": "vacuous",
     }
 
 

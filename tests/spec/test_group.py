@@ -9,7 +9,7 @@ from onbeat_spec.invariants import GROUP_PREDICATES
 from onbeat_spec.invariants.group import SPEAKS
 from onbeat_spec.records import GroupStep, LockStep, Member
 
-IDS = ["phase-agrees", "collectives-align", "wake-not-lost", "pause-agreed", "sync-interval-free"]
+IDS = ["phase-agrees", "collectives-align", "wake-not-lost", "pause-agreed", "sync-interval-free", "end-is-clear"]
 
 
 def member(live: int = 0, paused: str | None = None, **lock: Any) -> Member:

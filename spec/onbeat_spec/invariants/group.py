@@ -13,16 +13,23 @@ declare_group("phase-agrees", "All ranks of a group see the same phase at the sa
 declare_group(
     "collectives-align",
     "Every running rank takes part in the same sequence of collectives, zero-token steps included.",
+    "B78",
+    "B80",
 )
-declare_group("wake-not-lost", "A request accepted by any rank gets the whole group stepping.")
+declare_group("wake-not-lost", "A request accepted by any rank gets the whole group stepping.", "B73", "B77")
 declare_group(
     "pause-agreed",
     "A rank stops only when all agreed; after that no stale wake starts it; resume is idempotent.",
+    "B74",
+    "B76",
 )
 declare_group(
     "sync-interval-free",
     "None of the above depends on how often ranks exchange finish state, if all use the same interval.",
+    "B81",
+    "B82",
 )
+declare_group("end-is-clear", "When a rank dies all others end, with the reason, and none waits for ever.")
 
 
 @predicate("phase-agrees", "group")
@@ -71,12 +78,19 @@ def _unseen(step: GroupStep) -> Verdict:
     return None
 
 
+@predicate("end-is-clear", "group")
+def _over(step: GroupStep) -> Verdict:
+    """Nothing: who died takes part in no lock step."""
+    return None
+
+
 SPEAKS: dict[str, Callable[[GroupStep], bool]] = {
     "phase-agrees": lambda step: sum(each.lock.phase is not None for each in step.members.values()) > 1,
     "collectives-align": lambda step: len(step.members) + len(step.missing) > 1,
     "wake-not-lost": lambda step: len(step.members) > 1 and all(each.lock.last for each in step.members.values()),
     "pause-agreed": lambda step: len(step.members) > 1 and any(each.lock.last for each in step.members.values()),
     "sync-interval-free": lambda step: False,
+    "end-is-clear": lambda step: False,
 }
 """Whether the records of a lock step say anything about an invariant."""
 

@@ -1,5 +1,6 @@
 """The static audit of classes of vLLM's family, beside a package of vLLM's shape; what overrides take."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,9 @@ def test_the_base_is_the_nearest_of_vllm(fake: Fake) -> None:
     assert installed_base(fake.plugin("class Mine: pass")).__name__ == "SchedulerInterface"
 
 
-def test_without_vllm_there_is_no_base() -> None:
+def test_without_vllm_there_is_no_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)  # another test may have imported the real one
     with pytest.raises(NotAScheduler, match="derive from it, or import vllm first"):
         installed_base(Path)
 

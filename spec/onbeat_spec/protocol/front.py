@@ -1,0 +1,155 @@
+"""What the front end of a group does: it numbers events, admits requests, and knows when all have stopped."""
+
+from typing import Literal, NamedTuple
+
+from onbeat_spec.errors import ProtocolMisuse, RequestRefused
+from onbeat_spec.protocol.words import Event, PauseMode, Seen
+
+Admission = Literal["accept", "hold", "refuse", "ended"]
+
+
+class Front(NamedTuple):
+    """What the front end of one group knows."""
+
+    members: tuple[int, ...]
+    """Ranks that are sent to, in the order of their numbers; removed ones included."""
+    last: int = 0
+    """Number of the latest event."""
+    paused: PauseMode | None = None
+    sleeping: bool = False
+    holds: bool = False
+    """Requests that come while paused are held here, not refused."""
+    held: int = 0
+    """Requests that are held. They have no rank and no number yet."""
+    leaving: tuple[int, ...] = ()
+    stopped: tuple[int, ...] = ()
+    """By member: the highest number at which it has reported to have stopped; empty: none has reported."""
+    ended: str = ""
+
+
+Sent = tuple[tuple[int, Event], ...]
+"""Messages: to which rank, what."""
+
+
+def publish(
+    front: Front, kind: Seen, others: Seen, mode: PauseMode = "keep", rank: int | None = None
+) -> tuple[Front, Sent]:
+    """Number an event and send it to every rank, the one it happened at included (B73, B77).
+
+    Args:
+        kind: what it is to `rank`, or to all if that is None.
+        others: what it is to all others.
+    """
+    number = front.last + 1
+    sent = tuple((to, Event(number, kind if rank in (None, to) else others, mode)) for to in front.members)
+    return front._replace(last=number), sent
+
+
+def admission(front: Front, rank: int) -> Admission:
+    """Say what becomes of a request for a rank: `refuse` may be tried again (elsewhere, or later), `ended` not."""
+    if front.ended:
+        return "ended"
+    if front.paused is not None:
+        return "hold" if front.holds else "refuse"
+    return "refuse" if rank in front.leaving or rank not in front.members else "accept"
+
+
+def request(front: Front, rank: int) -> tuple[Front, Sent]:
+    """Accept a request for a rank, or hold it back and count it.
+
+    Raises:
+        RequestRefused: see `admission`; nothing changes.
+    """
+    answer = admission(front, rank)
+    if answer == "hold":
+        return front._replace(held=front.held + 1), ()
+    if answer == "accept":
+        return publish(front, "request", "wake", rank=rank)
+    if answer == "refuse":
+        raise RequestRefused(f"rank {rank} takes no requests now ({front.paused or 'it is leaving'}); try again later")
+    raise RequestRefused(f"the group has ended: {front.ended}; start it again")
+
+
+def pause(front: Front, mode: PauseMode) -> tuple[Front, Sent]:
+    """Pause the group; see `complete`. A second pause of the same mode changes nothing; the latest mode counts.
+
+    Raises:
+        ProtocolMisuse: it sleeps, and the requests that it keeps are to be finished.
+    """
+    if front.ended or front.paused == mode:
+        return front, ()
+    if front.sleeping and mode == "wait":
+        raise ProtocolMisuse("a sleeping group cannot finish requests; rouse it first, or pause with keep or abort")
+    return publish(front._replace(paused=mode), "pause", "pause", mode)
+
+
+def resume(front: Front) -> tuple[Front, Sent]:
+    """Resume, from sleep too. The caller now hands in, with `request`, the requests that were held."""
+    if front.ended or front.paused is None:
+        return front, ()
+    return publish(front._replace(paused=None, sleeping=False, held=0), "resume", "resume")
+
+
+def sleep(front: Front) -> tuple[Front, Sent]:
+    """Let the ranks of a paused group give their memory up, once they have stopped.
+
+    Raises:
+        ProtocolMisuse: it is not paused.
+    """
+    if front.paused is None:
+        raise ProtocolMisuse("sleep needs a paused group; pause it first")
+    if front.ended or front.sleeping:
+        return front, ()
+    return publish(front._replace(sleeping=True), "sleep", "sleep")
+
+
+def rouse(front: Front) -> tuple[Front, Sent]:
+    """Let the ranks of a sleeping group take their memory back. It stays paused."""
+    if front.ended or not front.sleeping:
+        return front, ()
+    return publish(front._replace(sleeping=False), "rouse", "rouse")
+
+
+def remove(front: Front, rank: int) -> tuple[Front, Sent]:
+    """Remove a rank of a paused group when that has stopped; what it still has ends there.
+
+    Raises:
+        ProtocolMisuse: the group is not paused, or would be left without ranks.
+    """
+    if front.paused is None:
+        raise ProtocolMisuse("removing a rank needs a paused group; pause it first")
+    if front.ended or rank in front.leaving:
+        return front, ()
+    if rank not in front.members or len(front.leaving) + 1 >= len(front.members):
+        raise ProtocolMisuse(f"rank {rank} cannot be removed from {front.members} without {front.leaving}")
+    return publish(front._replace(leaving=(*front.leaving, rank)), "leave", "remove", rank=rank)
+
+
+def died(front: Front, rank: int) -> tuple[Front, Sent]:
+    """End the group: a rank is gone that the others share collectives with.
+
+    Ranks that wait in a collective with it cannot read this; their collective fails or runs out of time (`lost`).
+    """
+    if front.ended:
+        return front, ()
+    return publish(front._replace(ended=f"rank {rank} died"), "end", "end")
+
+
+def report(front: Front, rank: int, number: int) -> Front:
+    """Take note that a rank has stopped at a number. Reports are compared rank by rank (B89), in every mode (B88).
+
+    A late one is harmless: it holds for ever that the rank stopped there.
+    """
+    place = front.members.index(rank)
+    known = front.stopped or (0,) * len(front.members)
+    return front._replace(stopped=(*known[:place], max(known[place], number), *known[place + 1 :]))
+
+
+def complete(front: Front) -> bool:
+    """Whether every rank has stopped after all that happened: a pause is complete, the group is drained.
+
+    It follows from what ranks report, not from what they are expected to do (B76). The ranks stay stopped until the
+    next event, since the number they stopped at is the latest that exists. A removed rank stopped for good.
+    """
+    known = front.stopped or (0,) * len(front.members)
+    return all(number == front.last or rank in front.leaving for rank, number in zip(front.members, known, strict=True))

@@ -1,0 +1,119 @@
+"""`onbeat prove --group`: what it prints and writes, and its exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from onbeat_proofs import mutation
+from onbeat_proofs.cmd_prove import command
+from onbeat_proofs.group import drawing, mutants, prove
+from onbeat_proofs.group.explore import explore
+from onbeat_proofs.group.faults import FAULTS
+from onbeat_proofs.group.prove import GroupProof
+from onbeat_proofs.group.replay import replay
+from onbeat_proofs.group.scenario import load
+from onbeat_proofs.group.state import Scope
+from onbeat_proofs.suite import suite_path
+
+TINY = (Scope(requests=1, controls=1), Scope(requests=1, controls=2, prompt=True))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove, "QUICK", TINY)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_all_is_printed_and_written(tmp_path: Path) -> None:
+    files = [f"--{name}={tmp_path / name}" for name in ("json", "html", "scenarios")]
+    result = CliRunner().invoke(command, ["--group", *files], standalone_mode=False)
+    assert (result.exception, result.return_value) == (None, 0)
+    assert "11 planted faults: nothing wrong" in result.output
+    report = json.loads((tmp_path / "json").read_text())
+    assert [each["scope"] for each in report["scopes"]] == [str(scope) for scope in TINY]
+    assert all(each["violates"] is None and each["states"] > 50 for each in report["scopes"])
+    assert {each["verdict"] for each in report["theorems"]} == {"proved"}
+    assert [each["case"] for each in report["planted"]] == [fault.case or None for fault in FAULTS]
+    assert report["wrong"] == []
+    page = (tmp_path / "html").read_text()
+    assert page.count("<svg") == page.count("</svg>") == len(FAULTS)
+    assert "default-src 'none'" in page
+    assert "http" not in page.replace("http-equiv", "")
+    scenarios = load(tmp_path / "scenarios")
+    assert len(scenarios) == len(FAULTS)
+    by_name = {fault.says: fault for fault in FAULTS}
+    assert all(replay(each, by_name[each.name].text).right for each in scenarios)
+
+
+def test_what_is_wrong_decides_the_exit_code() -> None:
+    fault = FAULTS[0]
+    found = explore(fault.scope, fault.text)
+    assert GroupProof().exit_code == 0
+    assert GroupProof(explored=[found]).exit_code == 1
+    assert GroupProof(planted=[(fault, found)]).exit_code == 0
+    assert GroupProof(planted=[(fault, explore(TINY[0]))]).exit_code == 1
+    undecided = explore(Scope(), most=100)
+    assert GroupProof(explored=[undecided]).exit_code == 2
+    assert GroupProof(explored=[undecided, found]).exit_code == 1
+
+
+def test_other_ends_at_rest_are_a_violation() -> None:
+    one, other = (explore(scope) for scope in prove.BASE[:2])
+    other.at_rest.pop()
+    assert [message for _, message in GroupProof(explored=[one, other]).wrong()] == [
+        "sync-interval-free: what the ranks come to rest with depends on sync"
+    ]
+
+
+def test_scenarios_are_replayed(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["--group", str(suite_path() / "group")], standalone_mode=False)
+    assert (result.exception, result.return_value) == (None, 0)
+    assert "as they say" in result.output
+    wrong = tmp_path / "x.group.yaml"
+    wrong.write_text(
+        "name: x\nconfig: {ranks: 1}\nsteps: [check: {phase: 1}]\n---\n"
+        "name: y\nviolates: [wake-not-lost]\nconfig: {ranks: 1}\nsteps: []\n"
+    )
+    report = tmp_path / "report.json"
+    result = CliRunner().invoke(command, ["--group", str(wrong), "--json", str(report)], standalone_mode=False)
+    assert result.return_value == 1
+    assert "x: step 0: phase is 0, not 1" in result.output
+    assert "y: does not violate wake-not-lost" in result.output
+    assert [each["right"] for each in json.loads(report.read_text())] == [False, False]
+
+
+def test_only_runs_of_a_group_are_drawn(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, [f"--html={tmp_path / 'x'}"])
+    assert result.exit_code == 2
+    assert "add --group" in result.output
+
+
+def test_a_drawing_shows_messages_and_turns() -> None:
+    fault = next(fault for fault in FAULTS if fault.case == "B81")
+    drawn = drawing.svg(explore(fault.scope, fault.text))
+    assert drawn.count('class="arrow"') == 2
+    assert drawn.count('class="turn"') == 3
+    assert ">front end<" in drawn
+    assert ">rank 1<" in drawn
+
+
+def test_mutants_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    some = [each for each in mutation.mutants(mutants.MODULES) if each.function in ("stop", "publish")]
+    assert len(some) > 10
+    results = [mutants.try_one(each) for each in some]
+    assert all(result.by and result.message for result in results)
+    monkeypatch.setattr(mutants, "run", lambda: results)
+    report = tmp_path / "report.json"
+    result = CliRunner().invoke(command, ["--group", "--mutants", f"--json={report}"], standalone_mode=False)
+    assert (result.exception, result.return_value) == (None, 0)
+    assert f"{len(some)} mutants, 0 survived" in result.output
+    monkeypatch.setattr(mutants, "run", lambda: [mutants.Result(some[0], "")])
+    assert CliRunner().invoke(command, ["--group", "--mutants"], standalone_mode=False).return_value == 1
+
+
+def test_the_text_is_as_it_was_after_a_mutant() -> None:
+    assert explore(TINY[0]).invariant == ""
+    ids = {each.id for each in mutation.mutants(mutants.MODULES)}
+    assert set(mutants.EQUIVALENT) <= ids
