@@ -15,7 +15,7 @@ from onbeat_proofs.vllm import library
 from onbeat_proofs.vllm.shape import shape
 from onbeat_proofs.vllm.texts import names_its_text
 from onbeat_reference.lifecycle import Outputs, PauseMode
-from onbeat_reference.observe_vllm import block_ids, place_of, waiting_requests
+from onbeat_reference.observe_vllm import block_ids, chunks, owed, place_of, waiting_requests
 from onbeat_reference.request import FinishReason, Request
 from onbeat_spec.config import Config
 from onbeat_spec.errors import RequestRefused
@@ -97,7 +97,7 @@ class VllmScheduler:
         self.in_flight: deque[Flight] = deque()
         self.aside: frozenset[str] = frozenset()
         """Waiting requests that vLLM's flag does not count: they were blocked, or are."""
-        self.chunks: set[str] = set()
+        self.chunks: frozenset[str] = frozenset()
         """Running requests that vLLM counts as prefills: also with one token of their prompt left."""
         self.paused: PauseMode | None = None
         self.num_steps = 0
@@ -199,7 +199,7 @@ class VllmScheduler:
         twin = branch(self, {}) if throttle_prefills else None
         step = self._schedule(throttle_prefills)
         if twin is not None:
-            _tell_holds(step, twin._schedule(False), {r.id for r in self.running})
+            _tell_holds(step, twin._schedule(False))
         return step
 
     def _schedule(self, throttle: bool) -> Step:
@@ -208,7 +208,6 @@ class VllmScheduler:
         ran = {request.id: request for request in self.running}
         parked = {request.id for request in self.parked}
         work = {request.id: local_work(request) for request in self.running}
-        known = {request.id: request.num_computed for request in self.running}
         holders = {request.id for request in self.waiting if request.num_blocks > 0}
         self.num_steps += 1
         with self._evictions() as evictions, self._budget():
@@ -235,8 +234,7 @@ class VllmScheduler:
         step.evictions += [Eviction(id, id, 0) for id in out if id not in told]
         for id in step.admitted:
             request = self.requests[id]
-            known[id] = request.num_computed - step.scheduled.get(id, 0)
-            work[id] = request.num_tokens - known[id]
+            work[id] = request.num_tokens - request.num_computed + step.scheduled.get(id, 0)
         step.prefill = any(not is_decode(work[id]) for id in step.scheduled if id in work)
         step.hold = throttle and not step.wrote_flag and step.open and not step.evictions
         step.saturated = self.saturated
@@ -254,6 +252,8 @@ class VllmScheduler:
         real, seen = self.real, list[Eviction]()
         manager, free = real.kv_cache_manager, self.pool
         asked: list[str] = [""]
+        # A class may have put functions of its own there.
+        own_allocate, own_preempt = vars(manager).get("allocate_slots"), vars(real).get("_preempt_request")
         allocate, preempt = manager.allocate_slots, getattr(real, "_preempt_request", None)
 
         def note_allocation(request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -272,8 +272,8 @@ class VllmScheduler:
         try:
             yield seen
         finally:
-            vars(manager).pop("allocate_slots", None)
-            vars(real).pop("_preempt_request", None)
+            _put_back(manager, "allocate_slots", own_allocate)
+            _put_back(real, "_preempt_request", own_preempt)
 
     @contextmanager
     def _budget(self) -> Iterator[None]:
@@ -336,7 +336,7 @@ class VllmScheduler:
             if id in real.requests:
                 self.orphans.append(request)
         self.orphans = [request for request in self.orphans if request.id in real.requests]
-        self.chunks = {found.request_id for found in real.running if found.is_prefill_chunk}
+        self.chunks = chunks(real)
         name = "deferred_waiting" if hasattr(real, "deferred_waiting") else "skipped_waiting"
         away: Iterable[Any] = getattr(real, name, ())
         self.aside = frozenset(found.request_id for found in away)
@@ -361,7 +361,7 @@ class VllmScheduler:
             if not request.num_blocks:
                 taken.pop(id, None)
             request.external = taken.get(id, 0)
-            request.reserved = self._owed(request)
+            request.reserved = owed(real, found, request.place, block_ids(real, id))
         self.pool.promised = sum(request.reserved for request in self.requests.values())
         for request in self.orphans:
             request.num_blocks = len(self.pool.table(request.id))
@@ -373,12 +373,6 @@ class VllmScheduler:
     def _is_live(self, id: str) -> bool:
         found = self.real.requests.get(id)
         return found is not None and place_of(self.real, found)[0] is not Place.FINISHED
-
-    def _owed(self, request: Request) -> int:
-        """Blocks that a request that was let in still needs for all it knows; a decode grows as it may."""
-        if not request.num_blocks or (request.place is Place.RUNNING and request.id not in self.chunks):
-            return 0
-        return max(0, -(-request.num_tokens // self.config.block_size) - request.num_blocks)
 
     def _of(self, found: Iterable[Any]) -> list[Request]:
         return [self.requests[item.request_id] for item in found if item.request_id in self.requests]
@@ -411,6 +405,14 @@ class VllmScheduler:
         return None
 
 
+def _put_back(owner: Any, name: str, own: Any) -> None:
+    """Restore an attribute of an object: its own one, or none, so that its class's counts again."""
+    if own is None:
+        vars(owner).pop(name, None)
+    else:
+        setattr(owner, name, own)
+
+
 def _reason(finish_reason: Any) -> FinishReason:
     return {
         "stop": FinishReason.STOP,
@@ -419,7 +421,7 @@ def _reason(finish_reason: Any) -> FinishReason:
     }.get(str(finish_reason), FinishReason.ERROR)
 
 
-def _tell_holds(step: Step, without: Step, running: set[str]) -> None:
+def _tell_holds(step: Step, without: Step) -> None:
     """Say whom a throttled step held: who would have got tokens, or a load, without the throttle."""
     out = {eviction.victim for eviction in step.evictions}
     got = {*step.scheduled, *step.loading, *out}

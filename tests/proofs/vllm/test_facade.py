@@ -107,3 +107,19 @@ def test_equal_states_have_equal_shapes_whatever_their_names() -> None:
     one.apply(ON)
     other.apply(OFF)
     assert one.scheduler.shape(names[0]) != other.scheduler.shape(names[1])
+
+
+def test_functions_that_a_class_put_on_its_objects_stay() -> None:
+    driver = driven(Add("a", 3, 3))
+    manager = driver.scheduler.real.kv_cache_manager
+    usual, calls = manager.allocate_slots, []
+
+    def own(request: object, *args: object, **kwargs: object) -> object:
+        calls.append(request)
+        return usual(request, *args, **kwargs)
+
+    manager.allocate_slots = own
+    driver.apply(OFF)
+    driver.apply(OFF)
+    assert vars(manager)["allocate_slots"] is own
+    assert len(calls) == 2
