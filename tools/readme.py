@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md",)
@@ -38,12 +39,13 @@ def commands(block: str) -> list[str]:
 def printed(block: str) -> str:
     """Run a block; return it with the outputs that its commands have now."""
     wanted = commands(block)
-    # Between two commands the mark is printed, and the exit codes of the pipeline before it are put back.
-    mark = (
-        'codes=("${PIPESTATUS[@]}"); printf "' + MARK + '"; eval "$(printf "(exit %s)|" "${codes[@]}" | sed "s/|$//")"'
+    # Before each command the mark is printed, and the exit codes of the pipeline before it are put back.
+    restore = '"$(printf "(exit %s)|" "${codes[@]}" | sed "s/|$//")"'
+    script = "codes=(0)\n" + "".join(
+        f"printf '{MARK}'\neval {restore}$'\\n'{quote(command)}$'\\n''codes=(\"${{PIPESTATUS[@]}}\")'\n"
+        for command in wanted
     )
-    script = "".join(f"{mark}\n{command}\n" for command in wanted)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=ROOT,

@@ -28,6 +28,7 @@ def test_there_are_quick_and_slow_blocks() -> None:
 def test_commands_and_what_follows_them() -> None:
     assert commands("$ echo a \\\n    b\na b\n$ true\n") == ["echo a \\\n    b", "true"]
     assert printed("$ echo a\nold\n$ false\n$ echo $?\n") == "$ echo a\na\n$ false\n$ echo $?\n1\n"
+    assert printed("$ false | cat\n$ echo ${PIPESTATUS[0]}\n") == "$ false | cat\n$ echo ${PIPESTATUS[0]}\n1\n"
 
 
 def test_times_may_differ_and_nothing_else() -> None:
