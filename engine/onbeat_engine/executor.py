@@ -43,15 +43,15 @@ class EngineRequest(Request):
 
 
 class Row(NamedTuple):
-    """What one request does in one step: `count` tokens from position `start` on.
+    """What one request does in one step: `num_tokens` tokens from position `start` on.
 
-    Their ids are `request.tokens[start : start + count]`. The last of them may be missing there: it is what the step
+    Their ids are `request.tokens[start : start + num_tokens]`. The last of them may be missing there: it is what the step
     before, still in flight, samples for this request. KV goes into `blocks`, the request's block table as of this step.
     """
 
     request: EngineRequest
     start: int
-    count: int
+    num_tokens: int
     samples: bool
     """The last token is the last known one: its logits are sampled from."""
     blocks: Sequence[int]
