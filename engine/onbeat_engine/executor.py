@@ -45,8 +45,8 @@ class EngineRequest(Request):
 class Row(NamedTuple):
     """What one request does in one step: `num_tokens` tokens from position `start` on.
 
-    Their ids are `request.tokens[start : start + num_tokens]`. The last of them may be missing there: it is what the step
-    before, still in flight, samples for this request. KV goes into `blocks`, the request's block table as of this step.
+    Their ids are `request.tokens[start : start + num_tokens]`. The last of them may be missing there: it is what the
+    step before, still in flight, samples for this request. KV goes into `blocks`, its block table as of this step.
     """
 
     request: EngineRequest
