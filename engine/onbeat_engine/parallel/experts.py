@@ -86,12 +86,8 @@ class ExpertParallel:
         """Every token to every rank, the parts back."""
         size, mine = self._group.size, len(x)
         rows = _pack(x, ids, weights)
-        if len(set(tokens)) == 1:
-            everybody = rows.new_empty(size * mine, rows.shape[1])
-            self._group.all_gather(everybody, rows)
-        else:
-            everybody = rows.new_empty(sum(tokens), rows.shape[1])
-            self._group.all_to_all(everybody, rows.repeat(size, 1), tokens, [mine] * size)
+        everybody = rows.new_empty(sum(tokens), rows.shape[1])
+        self._group.all_gather(everybody, rows, tokens)
         parts = self._local(layer, *_unpack(everybody, x, ids, weights))
         home = parts.new_empty(size * mine, x.shape[1])
         self._group.all_to_all(home, parts, [mine] * size, tokens)

@@ -1,8 +1,7 @@
 """A group of ranks: bounded collectives, and the exchange of votes.
 
-Votes and sizes are small and live on the host: they go through gloo, whatever the tensors go through. All of them are
-one all-to-all of a few integers, which on gloo costs half of what a reduction does, and needs no arithmetic of its own:
-every rank sees every vote, and `protocol.tally` says what it comes to.
+Votes and sizes are a few integers that every rank gives to every rank. No arithmetic is done on the way: all see every
+vote, and `protocol.tally` says what they come to. They stay on the host, whatever the tensors go through.
 """
 
 import contextlib
@@ -10,19 +9,22 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from onbeat_engine.errors import EngineDead
-from onbeat_engine.parallel.place import LOOPBACK, Place, Shared, agree, meet
+from onbeat_engine.parallel.memory import Memory
+from onbeat_engine.parallel.place import LOOPBACK, Place, Shared, agree, machine, meet
+from onbeat_engine.parallel.transport import Gloo, Nccl, Transport
 from onbeat_spec.protocol import Agreement, Settings, Vote, tally
 
 _EXCHANGE, _FORWARD, _COUNTS = 1, 2, 3
 _KINDS = {_EXCHANGE: "an exchange", _FORWARD: "a forward", _COUNTS: "a layer of a forward"}
+
+
+Through = Literal["auto", "memory", "gloo"]
 
 
 class Shape(NamedTuple):
@@ -45,19 +47,17 @@ class Group:
     A collective that fails, or takes longer than the timeout, raises EngineDead, and so does every later one.
     """
 
-    def __init__(self, place: Place, peers: Sequence[dict[str, Any]], timeout: float, device: str) -> None:
-        self.rank = place.rank
-        self.size = place.size
-        self.device = torch.device(device)
+    def __init__(self, rank: int, transport: Transport, peers: Sequence[dict[str, Any]], timeout: float) -> None:
+        self.rank = rank
+        self.size = len(peers)
         self.exchanges = 0
         self.forwards = 0
+        self._transport = transport
         self._peers = peers
         self._timeout = timeout
         self._turns = 0
         self._broken = ""
         self._open = True
-        self._tensors = dist.new_group(backend="nccl") if self.device.type == "cuda" else dist.group.WORLD
-        self._gloo = self.device.type != "cuda"
 
     @classmethod
     def join(
@@ -67,6 +67,7 @@ class Group:
         shared: Shared,
         *,
         device: str = "cpu",
+        through: Through = "auto",
         timeout: float = 30.0,
         start_timeout: float = 300.0,
     ) -> "Group":
@@ -75,6 +76,7 @@ class Group:
         Args:
             shared: what must be equal on all ranks, beside the settings.
             device: `cpu` or `cuda...`: where the tokens live.
+            through: what words go through, and tensors of the host; auto: shared memory if all are on one machine.
             timeout: of a collective, in seconds.
             start_timeout: seconds to wait for the other ranks to start; they may have a model to load.
 
@@ -82,18 +84,20 @@ class Group:
             ConfigError: the ranks differ; raised on all.
             EngineDead: a rank did not come.
         """
+        kind = torch.device(device).type
         store = meet(place, start_timeout)
-        peers = agree(place, store, settings, {**shared, "backend": torch.device(device).type}, start_timeout)
+        peers = agree(place, store, settings, {**shared, "device": kind, "through": through}, start_timeout)
+        together = len({peer["machine"] for peer in peers}) == 1 and hasattr(os, "memfd_create")
+        in_memory = through == "memory" or (through == "auto" and together)
+        where = store, place.rank, place.size, timeout
         try:
             with _gloo_interface(place.host):
-                dist.init_process_group(
-                    "gloo", store=store, rank=place.rank, world_size=place.size, timeout=timedelta(seconds=timeout)
-                )
-        except RuntimeError as error:
+                transport: Transport = Memory(*where, start_timeout) if in_memory else Gloo(*where)
+                if kind == "cuda":
+                    transport = Nccl(transport, *where)
+        except (RuntimeError, OSError) as error:
             raise EngineDead(f"rank {place.rank} could not connect to the {place.size - 1} others: {error}") from error
-        group = cls(place, peers, timeout, device)
-        group.gather(0, [])  # connections are made by the first collective, not in the first request's time
-        return group
+        return cls(place.rank, transport, peers, timeout)
 
     def exchange(self, vote: Vote) -> Agreement:
         """Exchange votes with all ranks; the same answer on all.
@@ -102,7 +106,7 @@ class Group:
             EngineDead: as for all collectives; also when another rank is not in an exchange.
         """
         self.exchanges += 1
-        return tally([Vote(read, bool(work)) for read, work in self.gather(_EXCHANGE, [vote.read, vote.work])])
+        return tally([Vote(read, bool(work)) for read, work in self._gather(_EXCHANGE, [vote.read, vote.work])])
 
     def forward_shape(self, tokens: int, decode_only: bool = True) -> Shape:
         """Tell all ranks what this one brings to a forward, and learn what they bring: before every forward, once.
@@ -112,55 +116,43 @@ class Group:
             decode_only: none of them is a prompt's.
         """
         self.forwards += 1
-        rows = self.gather(_FORWARD, [tokens, decode_only])
+        rows = self._gather(_FORWARD, [tokens, decode_only])
         return Shape(tuple(row[0] for row in rows), all(row[1] for row in rows))
 
     def counts(self, send: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it will get; return how many come from each."""
-        return [row[self.rank] for row in self.gather(_COUNTS, send)]
+        return [row[self.rank] for row in self._gather(_COUNTS, send)]
 
-    def gather(self, kind: int, words: Sequence[int]) -> list[list[int]]:
+    def _gather(self, kind: int, words: Sequence[int]) -> list[list[int]]:
         """Return the words of every rank, by rank. All must be in the same collective: what differs is an error."""
         self._turns += 1
         mine = [kind, self._turns, *words]
-        send = torch.tensor(mine * self.size, dtype=torch.int64)
-        got = torch.empty_like(send)
-        with self._bounded(_KINDS.get(kind, "the start")):
-            dist.all_to_all_single(got, send)
-        rows = got.view(self.size, -1).tolist()
+        with self._bounded(_KINDS[kind]):
+            rows = self._transport.words(mine)
         for rank, row in enumerate(rows):
             if row[:2] != mine[:2]:
                 self._broken = (
                     f"rank {rank} is in {_KINDS.get(row[0], 'another collective')}, its number {row[1]}, "
-                    f"rank {self.rank} in {_KINDS.get(kind, 'another')}, its number {mine[1]}"
+                    f"rank {self.rank} in {_KINDS[kind]}, its number {mine[1]}"
                 )
                 raise EngineDead(self._broken)
         return [row[2:] for row in rows]
 
-    def all_to_all(
-        self, out: Any, rows: Any, receive: Sequence[int] | None = None, send: Sequence[int] | None = None
-    ) -> None:
+    def all_to_all(self, out: Any, rows: Any, receive: Sequence[int], send: Sequence[int]) -> None:
         """Send `rows[0 : send[0]]` to rank 0, the next `send[1]` to rank 1, ...; `out` has what came, by rank."""
         with self._bounded("an all-to-all"):
-            dist.all_to_all_single(out, rows, receive and list(receive), send and list(send), group=self._tensors)
+            self._transport.all_to_all(out, rows, receive, send)
 
-    def all_gather(self, out: Any, rows: Any) -> None:
-        """Send `rows` [T, ...] to all; `out` [size * T, ...] has those of all, by rank."""
+    def all_gather(self, out: Any, rows: Any, receive: Sequence[int]) -> None:
+        """Send `rows` [T, ...] to all; `out` [sum(receive), ...] has those of all, by rank."""
         with self._bounded("an all-gather"):
-            if self._gloo:  # half of the time that gloo takes for an all-gather
-                dist.all_to_all_single(out, rows.repeat(self.size, *(1 for _ in rows.shape[1:])))
-            else:
-                dist.all_gather_into_tensor(out, rows, group=self._tensors)
+            self._transport.all_gather(out, rows, receive)
 
     def close(self) -> None:
         """Leave the group; waits for nobody, and may be called twice."""
-        if not self._open:
-            return
-        self._open = False
-        if self._gloo:
-            dist.destroy_process_group()
-        else:
-            dist.distributed_c10d._abort_process_group()
+        if self._open:
+            self._open = False
+            self._transport.close()
 
     @contextlib.contextmanager
     def _bounded(self, what: str) -> Iterator[None]:
@@ -169,11 +161,11 @@ class Group:
         began = time.monotonic()
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             self._broken = self._failure(what, time.monotonic() - began, error)
             raise EngineDead(self._broken) from error
 
-    def _failure(self, what: str, seconds: float, error: RuntimeError) -> str:
+    def _failure(self, what: str, seconds: float, error: Exception) -> str:
         if seconds < 0.9 * self._timeout:
             time.sleep(0.1)  # who is killed closes its connections first, and is gone then
         gone = [f"rank {rank} (process {peer['pid']})" for rank, peer in enumerate(self._peers) if not _alive(peer)]
@@ -182,14 +174,14 @@ class Group:
         elif seconds >= 0.9 * self._timeout:
             why = f"a rank does not answer (the limit is {self._timeout:g} s)"
         else:
-            why = "a rank has closed its connection"
-        said = str(error).splitlines()[0][:160]
+            why = "it went wrong"
+        said = (str(error).splitlines() or [type(error).__name__])[0][:160]
         return f"{what} of rank {self.rank} with {self.size - 1} others failed after {seconds:.1f} s: {why} [{said}]"
 
 
 def _alive(peer: dict[str, Any]) -> bool:
     """Whether a peer lives; one on another machine counts as alive, since it cannot be seen from here."""
-    if peer["machine"] != socket.gethostname():
+    if peer["machine"] != machine():
         return True
     try:
         os.kill(peer["pid"], 0)

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from onbeat_engine.errors import EngineDead
@@ -69,6 +70,16 @@ def listen(host: str = LOOPBACK) -> socket.socket:
     return socket.create_server((host, 0), family=family, backlog=128)
 
 
+def machine() -> str:
+    """Name this machine, and its name spaces of networks and processes: alike where processes see each other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        spaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("net", "pid")]
+    except OSError:
+        return socket.gethostname()
+    return f"{socket.gethostname()}/{boot}/{spaces[0]}/{spaces[1]}"
+
+
 def meet(place: Place, timeout: float) -> Any:
     """Return the group's store (a torch `Store`), once it is there.
 
@@ -107,7 +118,7 @@ def agree(place: Place, store: Any, settings: Settings, shared: Shared, timeout:
         ConfigError: ranks differ; the message has the values by rank.
         EngineDead: a rank did not come within `timeout` seconds.
     """
-    mine = {"settings": list(settings), "shared": dict(shared), "pid": os.getpid(), "machine": socket.gethostname()}
+    mine = {"settings": list(settings), "shared": dict(shared), "pid": os.getpid(), "machine": machine()}
     store.set(f"rank/{place.rank}", json.dumps(mine))
     said = [json.loads(_get(store, place, f"rank/{rank}", f"rank {rank}", timeout)) for rank in range(place.size)]
     # Who keeps the store goes last: the others have yet to read why they are refused.

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from onbeat_engine.errors import EngineDead
-from onbeat_engine.parallel.group import Group
+from onbeat_engine.parallel.group import Group, Through
 from onbeat_engine.parallel.place import Place, listen
 from onbeat_spec.protocol import Settings
 
 SETTINGS = Settings(2, 4)
-TIMEOUT = 2.0
+TIMEOUT = 20.0
 """Of a collective, in seconds."""
 
 # One server imports torch, once; the ranks are forks of it.
@@ -84,5 +84,7 @@ def _rank(place: Place, send: Connection, server: Any, do: Callable[..., Any], a
     send.send(answer)
 
 
-def join(place: Place, settings: Settings = SETTINGS, timeout: float = TIMEOUT, **shared: Any) -> Group:
-    return Group.join(place, settings, shared, timeout=timeout, start_timeout=20.0)
+def join(
+    place: Place, settings: Settings = SETTINGS, through: Through = "auto", timeout: float = TIMEOUT, **shared: Any
+) -> Group:
+    return Group.join(place, settings, shared, through=through, timeout=timeout, start_timeout=20.0)

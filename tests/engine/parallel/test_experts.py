@@ -7,7 +7,7 @@ import torch
 
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.parallel.experts import ExpertParallel, Way, split_experts
-from onbeat_engine.parallel.group import Shape
+from onbeat_engine.parallel.group import Shape, Through
 from onbeat_engine.parallel.place import Place
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 from tests.engine.parallel.ranks import join, run, well
@@ -41,9 +41,9 @@ def tokens_of(rank: int, number: int, forward: int, dtype: Any) -> tuple[Any, An
     return x, ids, weights
 
 
-def forwards(place: Place, cases: list[tuple[Way, list[int] | None, str]]) -> list[float]:
+def forwards(place: Place, through: Through, cases: list[tuple[Way, list[int] | None, str]]) -> list[float]:
     """By case, the largest difference from all experts on one rank."""
-    group = join(place)
+    group = join(place, through=through)
     differences = []
     for way, counts, name in cases:
         dtype = getattr(torch, name)
@@ -75,10 +75,11 @@ def cases(size: int) -> list[tuple[Way, list[int] | None, str]]:
     return [(way, counts, dtype) for way in ways for counts in (None, uneven) for dtype in ("float32", "bfloat16")]
 
 
+@pytest.mark.parametrize("through", ["memory", "gloo"])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_same_as_on_one_rank(size: int) -> None:
+def test_the_same_as_on_one_rank(size: int, through: Through) -> None:
     several = cases(size) if size > 1 else [("auto", None, "float32")]
-    for differences in well(run(size, forwards, several)):
+    for differences in well(run(size, forwards, through, several)):
         for (way, counts, dtype), worst in zip(several, differences, strict=True):
             assert worst <= (1e-6 if dtype == "float32" else 2e-2), (way, counts, dtype)
 
