@@ -166,14 +166,11 @@ class ModelConfig:
         if heads < 1:
             raise ModelError(f"{prefix}attention.head_count is {heads}; it must be at least 1")
         head_dim = fields.whole("attention.key_length", hidden // heads)
-        for key, served in (
-            ("attention.value_length", head_dim),
-            ("rope.dimension_count", head_dim),
-            ("expert_count", 0),
-            ("attention.sliding_window", 0),
-        ):
-            if fields.whole(key, served) != served:
-                raise ModelError(f"{prefix}{key} is {fields.whole(key)}; only {served} is served here")
+        only = {"attention.value_length": head_dim, "rope.dimension_count": head_dim}
+        only |= {"expert_count": 0, "attention.sliding_window": 0}
+        for key, value in only.items():
+            if fields.whole(key, value) != value:
+                raise ModelError(f"{prefix}{key} is {fields.whole(key)}; only {value} is served here")
         scaling = metadata.get(f"{prefix}rope.scaling.type", "none")
         if scaling != "none":
             raise ModelError(f"{prefix}rope.scaling.type {scaling!r} is not served")
