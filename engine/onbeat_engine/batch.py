@@ -60,8 +60,14 @@ class Batch:
     host_kv_lens: Any
     host_table_starts: Any
     host_table: Any
+    sample_at: Any
+    """[n] int64: the tokens whose logits are sampled from."""
     rows: list[Row] = field(default_factory=list)
     """In the order of the batch; without padding."""
+    sampling: list[Row] = field(default_factory=list)
+    """Those that sample, in the same order."""
+    padded: bool = False
+    """Filled up to a size that a graph was captured for."""
 
     @property
     def longest_chunk(self) -> int:
@@ -118,6 +124,7 @@ class Inputs:
         self.kv_lens = Buffer(max_rows, torch.int32, device)
         self.table_starts = Buffer(max_rows + 1, torch.int32, device)
         self.table = Buffer(max_rows * max_blocks, torch.int32, device)
+        self.sample_at = Buffer(max_rows, torch.int64, device)
         self._from = Buffer(max_rows, torch.int64, device)
         self._to = Buffer(max_rows, torch.int64, device)
 
@@ -156,6 +163,7 @@ class Inputs:
         token_ids[at : at + padding] = 0
         tables.extend([np.full(1, self.scratch, dtype=np.int32)] * padding)
         batch = self._arrange(ordered, starts, lengths, tables, int(num_decodes))
+        batch.padded = pad_to > 0
         if missing:
             self._patch(missing, previous)
         return batch
@@ -177,6 +185,8 @@ class Inputs:
         positions[:] = np.arange(num_tokens) - query_starts[row_of] + starts[row_of]
         self.slot_blocks.host[:num_tokens] = table[table_starts[row_of] + positions // size]
         self.slot_offsets.host[:num_tokens] = positions % size
+        sampling = [index for index, row in enumerate(rows) if row.samples]
+        self.sample_at.host[: len(sampling)] = query_starts[1:][sampling] - 1
         return Batch(
             num_decodes=num_decodes,
             num_rows=num_rows,
@@ -193,7 +203,9 @@ class Inputs:
             kv_lens=self.kv_lens.send(num_rows),
             table_starts=self.table_starts.send(num_rows + 1),
             table=self.table.send(num_entries),
+            sample_at=self.sample_at.send(len(sampling)),
             rows=rows,
+            sampling=[rows[index] for index in sampling],
         )
 
     def _table_of(self, row: Row) -> Any:
