@@ -8,8 +8,8 @@ _STEP = 0x9E3779B97F4A7C15
 def uniform(seed: int, position: int) -> float:
     """Return a number in [0, 1), a multiple of 2**-52.
 
-    So it is the same on every device, at every place in a batch and after every preemption. It is no multiple of 2**-53,
-    so that the largest of them, times any float64 total, stays below that total.
+    So it is the same on every device, at every place in a batch and after every preemption. Not a multiple of 2**-53:
+    the largest, times any float64 total, has to stay below that total.
 
     Args:
         seed: any 64-bit integer, signed or not.
