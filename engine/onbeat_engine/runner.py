@@ -129,9 +129,7 @@ class ModelRunner:
             hidden: Any = None
             if size and self._graphs is not None:
                 logits = self._graphs.replay(size)
-                if len(batch.sampling) == batch.num_rows:
-                    logits = logits
-                else:
+                if len(batch.sampling) != batch.num_rows:
                     logits = logits.index_select(0, batch.sample_at)
             else:
                 hidden = self._forward(batch)
