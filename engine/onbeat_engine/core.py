@@ -117,7 +117,7 @@ class EngineCore:
             case ResetPrefixCache():
                 if not self.state.ended:
                     self._guarded(self._reset)
-                self._sent.append(Answer(call=message.call, ok=not self.state.ended, message=self.state.ended))
+                self._sent.append(Answer(rank=self.rank, call=message.call, ok=not self.ended, message=self.ended))
 
     def take(self) -> list[FromRank]:
         """Return what is to be sent to the front end since the last call; the rank's stats too if they changed."""

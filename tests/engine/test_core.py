@@ -197,7 +197,7 @@ def test_prompt_logprobs_come_once_with_the_first_token() -> None:
     assert [each.token for each in first.prompt_logprobs] == prompt[1:]
     assert all(each.prompt_logprobs is None for each in later)
     assert [each.logprobs[0].token for each in rig.outputs["a"] if each.logprobs] == rig.tokens["a"]
-    assert rig.other == [Answer(call=1, ok=True)]
+    assert rig.other == [Answer(rank=0, call=1, ok=True)]
 
 
 def test_cached_tokens_are_told_with_the_first_token() -> None:
