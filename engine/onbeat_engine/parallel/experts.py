@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from onbeat_engine.parallel.group import Group, Shape
+from onbeat_engine.parallel.group import Group
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
 Way = Literal["auto", "all-gather", "all-to-all"]
@@ -60,9 +60,15 @@ class ExpertParallel:
         if way != "auto":
             self._way = way
 
-    def begin(self, shape: Shape) -> None:
-        """Note how many tokens each rank has in the forward that begins."""
-        self._tokens = shape.tokens
+    def begin(self, num_tokens: int, decode_only: bool = True) -> "ExpertParallel":
+        """Agree with all ranks on the forward that begins; see `Group.forward_shape`.
+
+        Args:
+            num_tokens: this rank's; 0: a dummy.
+            decode_only: none of them is a prompt's.
+        """
+        self._tokens = self._group.forward_shape(num_tokens, decode_only).tokens
+        return self
 
     def __call__(self, layer: int, x: Any, ids: Any, weights: Any) -> Any:
         """Apply experts `ids` [T, K] (by their numbers in the whole model) to `x` [T, H], weighted by `weights` [T, K].
@@ -75,7 +81,7 @@ class ExpertParallel:
         if tokens is None or len(x) != tokens[self._group.rank]:
             raise ProtocolMisuse(
                 f"rank {self._group.rank} has {len(x)} tokens in layer {layer}, and told the others of {tokens}; "
-                f"call begin with the forward's shape first"
+                f"call begin with their number first"
             )
         if sum(tokens) == 0:
             return x

@@ -70,6 +70,12 @@ def listen(host: str = LOOPBACK) -> socket.socket:
     return socket.create_server((host, 0), family=family, backlog=128)
 
 
+def free_port(host: str = LOOPBACK) -> int:
+    """Return a port that is free now: for a group whose rank 0 will keep the store there in a moment."""
+    with listen(host) as server:
+        return int(server.getsockname()[1])
+
+
 def machine() -> str:
     """Name this machine, and its name spaces of networks and processes: alike where processes see each other."""
     try:
