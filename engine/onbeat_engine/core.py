@@ -267,6 +267,8 @@ class EngineCore:
         if self.coupled:
             self.executor.dummy()
             self.reporter.dummies += 1
+        if self.monitor is not None:
+            self.monitor.took_part()
             self._lock(turn, last=False)
 
     def _lock(self, turn: Turn, *, last: bool) -> None:

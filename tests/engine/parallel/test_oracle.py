@@ -24,20 +24,20 @@ from onbeat_spec.errors import ConfigError
 from tests.engine.models import tiny
 from tests.engine.parallel.ranks import run, well
 
-LENGTH = 14
+LENGTH = 10
 CONFIG = EngineConfig(
     dtype="float32",
     device="cpu",
     block_size=4,
-    num_gpu_blocks_override=30,
-    max_model_len=120,
+    num_gpu_blocks_override=22,
+    max_model_len=84,
     max_num_batched_tokens=32,
     max_num_seqs=6,
     dp_sync_interval=3,
     on_violation="stop",
     collective_timeout=20.0,
 )
-PROMPTS = {f"r{i}": [(13 * i + 7 * k) % 290 + 3 for k in range(4 + 17 * i % 59)] for i in range(18)}
+PROMPTS = {f"r{i}": [(13 * i + 7 * k) % 290 + 3 for k in range(4 + 17 * i % 59)] for i in range(14)}
 
 
 @dataclass
