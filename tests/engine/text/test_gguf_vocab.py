@@ -44,7 +44,7 @@ def byte_level(path: Path, pre: str, **more: Any) -> Path:
 @pytest.mark.parametrize(
     ("pre", "text", "pieces"),
     [
-        ("gpt-2", " 1234", [" ", "1", "2", "3", "4"]),
+        ("gpt-2", " 1234", [" ", "1234"]),
         ("gpt-2", "1234", ["1234"]),
         ("llama-bpe", "1234 a", ["123", "4", " a"]),
         ("llama-bpe", "a\n\nb", ["a", "\n\n", "b"]),
@@ -99,7 +99,7 @@ def test_sentencepiece(tmp_path: Path) -> None:
     ("kind", "more", "message"),
     [
         ("bert", {}, "of kind 'bert'; gpt2 and llama are known"),
-        ("gpt2", {"token_merges": [], "tokenizer_pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; known are"),
+        ("gpt2", {"token_merges": ["a b"], "tokenizer_pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; known are"),
         ("gpt2", {}, "has no tokenizer.ggml.merges"),
     ],
 )
@@ -127,6 +127,9 @@ def test_smollm2_known_ids() -> None:
     assert smollm2().special_ids == set(range(17))
 
 
+LACKING = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xC0, 0xC1, 0xF1, 0xF2, *range(0xF5, 0x100)}
+
+
 def as_published() -> Any:
     """Return the pipeline of SmolLM2's tokenizer.json: each digit by itself, then GPT-2's way."""
     ours = json.loads(smollm2()._backend.to_str())["model"]
@@ -147,10 +150,12 @@ def published() -> Any:
 @settings(deadline=None)
 @given(text=st.text(st.characters(codec="utf-8") | st.sampled_from(" \n\t'0129.abcstE²½Ⅷ٣"), max_size=40))
 def test_smollm2_cuts_texts_as_published(published: Any, text: str) -> None:
+    """Its vocabulary lacks some bytes, mostly such as no text has; those are lost."""
     ids = smollm2().encode(text)
     if not any(name in text for name in ("<|", "<repo", "<file", "<gh", "<issue", "<jupyter", "<empty")):
         assert ids == published.encode(text).ids
-    assert smollm2().decode(ids, skip_special_tokens=False) == text
+    kept = bytes(byte for byte in text.encode() if byte not in LACKING)
+    assert smollm2().decode(ids, skip_special_tokens=False) == kept.decode("utf-8", "replace")
 
 
 def test_expressions_are_what_the_library_takes() -> None:

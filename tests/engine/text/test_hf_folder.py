@@ -10,7 +10,7 @@ from onbeat_engine.text.tokenizer import Tokenizer
 from tests.engine.text.tiny import backend, write_folder
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}<|user|>{{ m['content'] }}{{ eos_token }}\n{% endfor %}"
-TOKENS = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}}
+TOKENS = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>", "__type": "AddedToken"}}
 
 
 def test_files(tmp_path: Path) -> None:

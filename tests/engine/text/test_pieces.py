@@ -35,5 +35,5 @@ def test_sentencepiece() -> None:
 
 @pytest.mark.parametrize("decoder", [None, {"type": "WordPiece"}, {"type": "Metaspace"}])
 def test_unknown_kinds(decoder: dict[str, str] | None) -> None:
-    with pytest.raises(ModelError, match="of no kind that is known here: (none|WordPiece|Metaspace)"):
+    with pytest.raises(ModelError, match=r"of no kind that is known here: (none|WordPiece|Metaspace)"):
         Pieces(decoder, {"a": 0}, 1)
