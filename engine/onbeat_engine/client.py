@@ -265,9 +265,7 @@ class Client:
             return
         self.gone[rank] = why
         self.fleet = balance.removed(self.fleet, rank)
-        self.stats[rank] = msgspec.structs.replace(
-            self.stats[rank], waiting=0, running=0, tokens=0, kv_cache_usage=0.0
-        )
+        self.stats[rank] = msgspec.structs.replace(self.stats[rank], waiting=0, running=0, tokens=0, kv_cache_usage=0.0)
         for id in [id for id, known in self.requests.items() if known.rank == rank]:
             self._deliver(Output(id=id, finish_reason="error", error=f"rank {rank} has ended: {why}"))
 
@@ -293,7 +291,9 @@ class Client:
     def _living(self) -> list[int]:
         """Groups that have a rank that lives."""
         return [
-            group for group, front in enumerate(self.fronts) if not front.ended and not self.gone.keys() >= {*front.members}
+            group
+            for group, front in enumerate(self.fronts)
+            if not front.ended and not self.gone.keys() >= {*front.members}
         ]
 
     def _publish(self, group: int, front: Front, sent: Sent, request: NewRequest | None = None) -> None:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import Built
 from onbeat_engine.executor import EngineRequest, Row, StepOutputs, TokenLogprobs
+from onbeat_engine.text.pieces import byte_alphabet
+from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_spec.errors import ConfigError, OnbeatError
 from onbeat_spec.protocol import Agreement, Vote, tally
 
@@ -225,19 +227,15 @@ class LocalExchange:
         self.group.barrier.abort()
 
 
-class FakeTokenizer:
-    """Tokens are the bytes of UTF-8; no token ends a text."""
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer whose ids are the bytes of UTF-8; no token ends a text."""
+    from tokenizers import Tokenizer as Backend  # noqa: PLC0415 - only what has text needs it
+    from tokenizers import decoders, models, pre_tokenizers  # noqa: PLC0415 - likewise
 
-    vocab_size = VOCABULARY
-    eos_token_ids: tuple[int, ...] = ()
-
-    def encode(self, text: str) -> list[int]:
-        """Return the bytes."""
-        return list(text.encode("utf-8"))
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text; what is no UTF-8 is replaced."""
-        return bytes(tokens).decode("utf-8", "replace")
+    backend = Backend(models.BPE(vocab=byte_alphabet(), merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend)
 
 
 def build(config: EngineConfig, rank: int) -> Built:

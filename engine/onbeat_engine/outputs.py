@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple
 
 from onbeat_engine.executor import TokenLogprobs
 from onbeat_engine.messages import Output
-from onbeat_engine.preparing import Prepared, Tokenizer
+from onbeat_engine.preparing import Prepared
+from onbeat_engine.text.detokenizer import Detokenizer
+from onbeat_engine.text.tokenizer import Tokenizer
 
 OutputKind = Literal["cumulative", "delta", "final"]
 """All so far in every output; only what is new; or one output at the end."""
@@ -72,15 +74,14 @@ class Choice:
         self.index = index
         self.params = prepared.params
         self.tokens: list[int] = []
+        """Those whose text may be told; at the end all."""
         self.logprobs: list[Logprobs] = []
         self.cumulative = 0.0
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.error: str | None = None
         self._tokenizer = tokenizer
-        self._detokenizer = tokenizer.detokenizer(prepared.prompt_token_ids, prepared.params)
-        self._unseen = 0
-        """Trailing tokens that have no text: the stop token."""
+        self._detokenizer = Detokenizer(tokenizer, prepared.params)
         self._told_tokens = 0
         self._told_text = 0
         self._told_end = False
@@ -89,43 +90,35 @@ class Choice:
         """Take an output; True: a stop string was met, which the rank does not know yet."""
         if self.finish_reason is not None:
             return False
-        shown = output.tokens
-        if output.finish_reason == "stop" and output.stop_token is not None:
-            told = self.params.include_stop_str_in_output and output.stop_token in self.params.stop_token_ids
-            if not told:
-                shown, self._unseen = shown[:-1], 1
+        detokenizer, reason = self._detokenizer, output.finish_reason
+        before = detokenizer.num_tokens
+        chunk = detokenizer.update(output.tokens, stop_token=output.stop_token is not None, finished=reason is not None)
+        self.tokens += chunk.token_ids
+        if output.logprobs is not None:
+            self._add_logprobs(output.logprobs[: detokenizer.num_tokens - before])
+        if chunk.stop is not None:
+            self.finish_reason, self.stop_reason = "stop", chunk.stop
+            return reason is None
+        if reason is not None:
+            self.finish_reason, self.error = _reason(reason), output.error
             if output.stop_token in self.params.stop_token_ids:
                 self.stop_reason = output.stop_token
-        count = self._detokenize(shown)
-        stopped = self._detokenizer.stopped
-        self.tokens.extend(output.tokens if stopped is None else output.tokens[:count])
-        if output.logprobs is not None:
-            self._add_logprobs(output.logprobs if stopped is None else output.logprobs[:count])
-        if stopped is not None:
-            self.finish_reason, self.stop_reason, self._unseen = "stop", stopped, 0
-            return output.finish_reason is None
-        if output.finish_reason is not None:
-            self._detokenizer.finish()
-            self.finish_reason = _reason(output.finish_reason)
-            self.error = output.error
         return False
 
     def take(self, kind: OutputKind) -> CompletionOutput | None:
         """Return all so far, or what is new; None: nothing is."""
-        detokenizer, ended = self._detokenizer, self.finish_reason is not None
-        tokens = len(self.tokens) if ended else detokenizer.num_tokens
-        new = tokens > self._told_tokens or len(detokenizer.text) > self._told_text or (ended and not self._told_end)
-        if kind == "delta" and not new:
+        if kind == "delta" and not self.has_news:
             return None
+        text = self._detokenizer.text
         start, begin = (self._told_tokens, self._told_text) if kind == "delta" else (0, 0)
-        self._told_tokens, self._told_text, self._told_end = tokens, len(detokenizer.text), ended
+        self._told_tokens, self._told_text, self._told_end = len(self.tokens), len(text), self.finish_reason is not None
         wanted = self.params.logprobs is not None
         return CompletionOutput(
             self.index,
-            detokenizer.text[begin:],
-            self.tokens[start:tokens],
+            text[begin:],
+            self.tokens[start:],
             self.cumulative if wanted else None,
-            self.logprobs[start:tokens] if wanted else None,
+            self.logprobs[start : len(self.tokens)] if wanted else None,
             self.finish_reason,
             self.stop_reason,
             self.error,
@@ -134,17 +127,7 @@ class Choice:
     @property
     def has_news(self) -> bool:
         """Whether there is something that no output has told."""
-        ended = self.finish_reason is not None
-        tokens = len(self.tokens) if ended else self._detokenizer.num_tokens
-        return tokens > self._told_tokens or (ended and not self._told_end)
-
-    def _detokenize(self, tokens: Sequence[int]) -> int:
-        """Hand tokens on one by one until a stop string is met; return how many were."""
-        for count, token in enumerate(tokens, 1):
-            self._detokenizer.push([token])
-            if self._detokenizer.stopped is not None:
-                return count
-        return len(tokens)
+        return len(self.tokens) > self._told_tokens or (self.finish_reason is not None and not self._told_end)
 
     def _add_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
         for each in logprobs:
@@ -226,9 +209,9 @@ class RequestState:
 
 def by_token(told: TokenLogprobs, tokenizer: Tokenizer) -> Logprobs:
     """Return the log probabilities at one position by token: the one that is there, then the most likely ones."""
-    found = {told.token: Logprob(told.logprob, told.rank, tokenizer.decode([told.token]))}
+    found = {told.token: Logprob(told.logprob, told.rank, tokenizer.token_text(told.token))}
     for rank, (token, logprob) in enumerate(zip(told.top_tokens, told.top_logprobs, strict=True), 1):
-        found.setdefault(token, Logprob(logprob, rank, tokenizer.decode([token])))
+        found.setdefault(token, Logprob(logprob, rank, tokenizer.token_text(token)))
     return found
 
 

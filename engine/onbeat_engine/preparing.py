@@ -1,60 +1,20 @@
-"""From what a caller gives to what a rank is sent; what can never be served is refused here, before anything is sent."""
+"""From what a caller gives to what a rank is sent; what can never be served is refused here."""
 
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from onbeat_engine.errors import BadRequest
 from onbeat_engine.messages import NewRequest
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.sampling.checks import check_ids, check_prompt_ids
+from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
+from onbeat_engine.text.tokenizer import Tokenizer
 
-
-class Detokenizer(Protocol):
-    """The text of one completion as its tokens come."""
-
-    text: str
-    """What may be shown: nothing that could still become part of a stop string, no character cut in two."""
-    num_tokens: int
-    """The tokens whose text that is."""
-    stopped: str | None
-    """The stop string that was met."""
-
-    def push(self, tokens: Sequence[int]) -> None:
-        """Take tokens; none that come after a stop string was met."""
-        ...
-
-    def finish(self) -> None:
-        """No token follows: what was held back may be shown."""
-        ...
-
-
-class Tokenizer(Protocol):
-    """What the front end needs of a tokenizer."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids are below it."""
-        ...
-
-    @property
-    def eos_token_ids(self) -> Sequence[int]:
-        """Tokens that end a text."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text."""
-        ...
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens."""
-        ...
-
-    def detokenizer(self, prompt: Sequence[int], params: SamplingParams) -> Detokenizer:
-        """Return the detokenizer of one completion."""
-        ...
+if TYPE_CHECKING:
+    from onbeat_engine.sampling.structured import Grammars
 
 
 class Prepared(NamedTuple):
@@ -80,6 +40,7 @@ class Preparer:
         self.tokenizer = tokenizer
         self.longest = longest
         self._serial: Iterator[int] = itertools.count(1)
+        self._grammars: Grammars | None = None
 
     def prepare(self, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0) -> Prepared:
         """Return what is to be sent. Ids are our own, whatever the client calls its request.
@@ -88,7 +49,9 @@ class Preparer:
             BadRequest: it can never be served.
         """
         tokens = self._tokens(prompt)
-        self._check(params)
+        check_ids(params, self.tokenizer.vocab_size)
+        if params.structured is not None:
+            self._compile(params.structured)
         room = self.longest - len(tokens)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.tokenizer.eos_token_ids)}
@@ -117,29 +80,16 @@ class Preparer:
         return Prepared(prompt if isinstance(prompt, str) else None, tokens, params, requests)
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            try:
-                prompt.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise BadRequest(f"the prompt is not valid text: {error.reason}", "prompt") from None
-            tokens = self.tokenizer.encode(prompt)
-        else:
-            tokens = list(prompt)
-            self._known(tokens, "prompt")
-        if not tokens:  # case B100
-            raise BadRequest("the prompt has no tokens; it must have at least 1", "prompt")
-        if len(tokens) >= self.longest:  # case B97
-            raise BadRequest(
-                f"the prompt has {len(tokens)} tokens; at most {self.longest - 1} leave room for an answer", "prompt"
-            )
+        most = self.longest - 1  # case B97; a text that is much longer is not even looked at
+        tokens = self.tokenizer.encode(prompt, max_tokens=most) if isinstance(prompt, str) else list(prompt)
+        check_prompt_ids(tokens, self.tokenizer.vocab_size)
+        if len(tokens) > most:
+            raise BadRequest(f"the prompt has {len(tokens)} tokens; at most {most} leave room for an answer", "prompt")
         return tokens
 
-    def _check(self, params: SamplingParams) -> None:
-        self._known(params.stop_token_ids, "stop_token_ids")
-        self._known(params.logit_bias, "logit_bias")
+    def _compile(self, structured: StructuredOutput) -> None:
+        if self._grammars is None:
+            from onbeat_engine.sampling.structured import Grammars  # noqa: PLC0415 - torch, only where it is needed
 
-    def _known(self, tokens: Sequence[int] | dict[int, float], name: str) -> None:
-        size = self.tokenizer.vocab_size
-        wrong = next((token for token in tokens if not isinstance(token, int) or not 0 <= token < size), None)
-        if wrong is not None:
-            raise BadRequest(f"{name} has token {wrong!r}; the model knows 0 .. {size - 1}", name)
+            self._grammars = Grammars(lambda: self.tokenizer, self.tokenizer.vocab_size)
+        self._grammars.check(structured)

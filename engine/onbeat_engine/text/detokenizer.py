@@ -1,4 +1,4 @@
-"""Text of tokens as they come: whole characters, nothing of a stop string, and every chunk with the ids that wrote it."""
+"""Text of tokens as they come: whole characters, nothing of a stop string, each chunk with the ids that wrote it."""
 
 import codecs
 from collections import deque
@@ -21,14 +21,11 @@ class Chunk(NamedTuple):
     """The stop string that ended the text; nothing comes after this chunk."""
 
 
-class _Unit:
+class _Unit(NamedTuple):
     """Tokens that only together write whole characters."""
 
-    __slots__ = ("ids", "text")
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.text = ""
+    text: str
+    ids: list[int]
 
 
 class Detokenizer:
@@ -60,7 +57,9 @@ class Detokenizer:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._units: deque[_Unit] = deque()
         """Closed units that wait."""
-        self._open = _Unit()
+        self._texts: list[str] = []
+        self._ids: list[int] = []
+        """The unit that is still open."""
         self._waiting = 0
         """Characters of all of these."""
         self._parts: list[str] = []
@@ -89,12 +88,12 @@ class Detokenizer:
         silent = len(token_ids) - 1 if stop_token and not self._params.include_stop_str_in_output else -1
         for index, id in enumerate(token_ids):
             self.num_tokens += 1
-            self._open.ids.append(id)
+            self._ids.append(id)
             if index != silent and id not in self._skipped:
                 cut = self._write(self._utf8.decode(self._tokenizer.piece(id)))
                 if cut is not None:
                     return self._stop(*cut)
-            self._close()
+            self._close_if_whole()
         if finished or stop_token:
             cut = self._write(self._utf8.decode(b"", final=True))
             return self._stop(*cut) if cut is not None else self._end()
@@ -102,7 +101,8 @@ class Detokenizer:
 
     def _write(self, text: str) -> tuple[int, int] | None:
         """Add text; return where a stop string in it begins and ends, counted from the first character that waits."""
-        self._open.text += text
+        if text:
+            self._texts.append(text)
         before = self._waiting
         self._waiting += len(text)
         stops = self._stops
@@ -118,11 +118,15 @@ class Detokenizer:
         self._node = node
         return None
 
-    def _close(self) -> None:
+    def _close_if_whole(self) -> None:
         """Close the open unit if whole characters are in it."""
-        if not self._utf8.getstate()[0] and not self._open.text.endswith(_REPLACEMENT):
-            self._units.append(self._open)
-            self._open = _Unit()
+        if not self._utf8.getstate()[0] and not (self._texts and self._texts[-1].endswith(_REPLACEMENT)):
+            self._close()
+
+    def _close(self) -> None:
+        self._units.append(_Unit("".join(self._texts), self._ids))
+        self._texts = []
+        self._ids = []
 
     def _told(self, free: int) -> Chunk:
         """Return the closed units that lie within the first `free` characters."""
@@ -139,18 +143,18 @@ class Detokenizer:
 
     def _end(self) -> Chunk:
         self.ended = True
-        self._units.append(self._open)
+        self._close()
         return self._told(self._waiting)
 
     def _stop(self, begin: int, end: int) -> Chunk:
         """Return the last chunk: the text before a stop string, and all ids, those that wrote it too."""
         self.ended = True
-        units = [*self._units, self._open]
-        text = "".join(unit.text for unit in units)
+        self._close()
+        text = "".join(unit.text for unit in self._units)
+        ids = [id for unit in self._units for id in unit.ids]
         kept = text[: end if self._params.include_stop_str_in_output else begin]
         self._units.clear()
-        chunk = self._tell([kept], [id for unit in units for id in unit.ids])
-        return chunk._replace(stop=text[begin:end])
+        return self._tell([kept], ids)._replace(stop=text[begin:end])
 
     def _tell(self, texts: list[str], ids: list[int]) -> Chunk:
         text = "".join(texts)

@@ -1,4 +1,4 @@
-"""Stop strings: where the first of them ends in a text that comes bit by bit, and how much of its end may become one."""
+"""Stop strings: where the first of them ends in a text that comes in bits, and how much of it may become one."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ class StopStrings:
         """By node: length of its longest suffix that may still become a stop string."""
         for stop in stops:
             node = self.ROOT
-            for character in stop:
+            for depth, character in enumerate(stop, 1):
                 if character not in self._next[node]:
                     self._next[node][character] = len(self._next)
                     self._next.append({})
                     self._fall.append(0)
                     self.matched.append(0)
-                    self.held.append(self._depth(node) + 1)
+                    self.held.append(depth)
                 node = self._next[node][character]
             self.matched[node] = len(stop)
         self._link()
@@ -55,12 +55,8 @@ class StopStrings:
             node = self._fall[node]
         return following[node][character]
 
-    def _depth(self, node: int) -> int:
-        """Return a node's length; until `_link` this is what `held` has."""
-        return self.held[node]
-
     def _link(self) -> None:
-        """Fill the tables in, shorter nodes first."""
+        """Fill the tables in, shorter nodes first; those of one character fall to the root already."""
         queue = deque(self._next[self.ROOT].values())
         while queue:
             node = queue.popleft()
@@ -69,9 +65,8 @@ class StopStrings:
             if not self._next[node]:
                 self.held[node] = self.held[fall]
             for character, child in self._next[node].items():
-                self._fall[child] = self.step(fall, character) if node != self.ROOT else self.ROOT
+                self._fall[child] = self.step(fall, character)
                 queue.append(child)
-        # Children of the root fall to the root, which `_fall` says from the start.
 
 
 @lru_cache(maxsize=256)
