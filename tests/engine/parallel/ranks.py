@@ -21,7 +21,7 @@ TIMEOUT = 20.0
 
 # One server imports torch, once; the ranks are forks of it.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.engine.parallel.ranks", "onbeat_engine.build"])
+_context.set_forkserver_preload(["tests.engine.parallel.serving", "onbeat_engine.parallel.member"])
 
 
 def run(size: int, do: Callable[..., Any], *args: Any, limit: float = 30.0) -> list[Any]:
