@@ -38,7 +38,7 @@ def measure(logits: Any, tokens: Any, k: int) -> LogprobTensors:
     chosen = logits.gather(1, tokens[:, None])
     total = logits.logsumexp(-1, keepdim=True)
     top = logits.topk(min(k, logits.shape[-1]), dim=-1)
-    rank = (logits > chosen).sum(-1) + 1
+    rank = (logits > chosen).sum(-1, dtype=torch.int32) + 1
     return LogprobTensors((chosen - total).squeeze(1), rank, top.indices, top.values - total)
 
 

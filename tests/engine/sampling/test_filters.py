@@ -57,13 +57,16 @@ def test_like_transformers(seed: int, k: int, share: float, least: float) -> Non
     assert torch.equal(weights > 0, theirs > -torch.inf)
 
 
-def test_sorting_some_is_sorting_all() -> None:
-    """On a CPU only what can matter is sorted; the threshold is that of sorting everything."""
+def test_summing_some_is_summing_all() -> None:
+    """Only what can matter is summed up; the threshold is that of summing everything."""
     generator = torch.Generator().manual_seed(1)
     for scale in (0.01, 1.0, 10.0):
         weights = (torch.randn(4, 500, generator=generator) * scale).exp()
         shares = torch.tensor([0.1, 0.5, 0.9, 0.999], dtype=torch.float64)
-        expected = weights.masked_fill(weights < filters._threshold(weights, shares), 0.0)
+        ordered = weights.sort(dim=-1, descending=True).values
+        sums = ordered.double().cumsum(-1)
+        count = (sums < shares[:, None] * sums[:, -1:]).sum(-1, keepdim=True)
+        expected = weights.masked_fill(weights < ordered.gather(1, count), 0.0)
         filters.keep_top_p(weights, rows(0, 1, 2, 3), shares)
         assert torch.equal(weights, expected)
 
@@ -72,6 +75,18 @@ def test_choice_by_hand() -> None:
     weights = torch.tensor([[0.0, 1.0, 0.0, 3.0]]).expand(6, 4)
     noise = torch.tensor([0.0, 0.2499, 0.25, 0.26, 0.9, 1 - 2.0**-52], dtype=torch.float64)
     assert filters.choose(weights, noise).tolist() == [1, 1, 3, 3, 3, 3]
+
+
+def test_choice_in_blocks() -> None:
+    """As one running sum over all tokens would have it."""
+    for size in (filters.BLOCK - 1, filters.BLOCK, 3 * filters.BLOCK + 5):
+        generator = torch.Generator().manual_seed(size)
+        weights = torch.randn(200, size, generator=generator).mul(4).exp()
+        weights[:, : size // 2] = 0.0
+        noise = torch.rand(200, dtype=torch.float64, generator=generator)
+        sums = weights.double().cumsum(-1)
+        expected = (sums <= noise[:, None] * sums[:, -1:]).sum(-1)
+        assert torch.equal(filters.choose(weights, noise), expected)
 
 
 @settings(deadline=None)

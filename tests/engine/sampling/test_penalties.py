@@ -15,7 +15,7 @@ def test_by_hand() -> None:
     penalties.fill(slot, [0, 1], [1, 2, 2])
     logits = torch.tensor([[9.0, 9.0, 9.0, 9.0], [4.0, -4.0, 1.0, 3.0]])
     table = torch.tensor([[[2.0]], [[0.5]], [[0.25]]])
-    penalties.apply(logits, torch.tensor([1]), torch.tensor([slot]), table)
+    penalties.apply(logits, torch.tensor([1]), torch.tensor([slot]), 5, table)
     # 4/2; -4*2 - 0.5 - 0.25; 1/2 - 2*0.5 - 0.25; unseen
     assert logits.tolist() == [[9.0, 9.0, 9.0, 9.0], [2.0, -8.75, -0.75, 3.0]]
 
@@ -25,8 +25,8 @@ def test_counting_on_is_counting_anew() -> None:
     slots = [penalties.open() for _ in range(3)]
     for slot in slots:
         penalties.fill(slot, [0], [])
-    for tokens in ([1, 2, 3], [1, 4, 3]):
-        penalties.count(torch.tensor(slots), torch.tensor(tokens))
+    for position, tokens in enumerate(([1, 2, 3], [1, 4, 3]), 1):
+        penalties.add(torch.tensor(slots), [position] * 3, torch.tensor(tokens))
     other = Penalties(6, CPU)
     for output in ([1, 1], [2, 4], [3, 3]):
         other.fill(other.open(), [0], output)
@@ -35,7 +35,7 @@ def test_counting_on_is_counting_anew() -> None:
     results = []
     for each, numbers in ((penalties, slots), (other, [0, 1, 2])):
         results.append(logits.clone())
-        each.apply(results[-1], torch.tensor([0, 1, 2]), torch.tensor(numbers), table)
+        each.apply(results[-1], torch.tensor([0, 1, 2]), torch.tensor(numbers), 3, table)
     assert torch.equal(*results)
 
 
@@ -47,7 +47,7 @@ def test_repetition_like_transformers() -> None:
     penalties = Penalties(50, CPU)
     slot = penalties.open()
     penalties.fill(slot, seen[:2], seen[2:])
-    penalties.apply(logits, torch.tensor([0]), torch.tensor([slot]), torch.tensor([[[1.3]], [[0.0]], [[0.0]]]))
+    penalties.apply(logits, torch.tensor([0]), torch.tensor([slot]), 4, torch.tensor([[[1.3]], [[0.0]], [[0.0]]]))
     assert torch.equal(logits, theirs)
 
 
@@ -58,8 +58,25 @@ def test_slots_are_used_again() -> None:
     penalties.fill(slots[4], [0], [1])
     penalties.close(slots[4])
     assert penalties.open() == slots[4]
-    penalties.fill(slots[4], [], [])
+    penalties.fill(slots[4], [2], [])
     logits = torch.ones(1, 3)
     table = torch.tensor([[[2.0]], [[1.0]], [[1.0]]])
-    penalties.apply(logits, torch.tensor([0]), torch.tensor([slots[4]]), table)
-    assert logits.tolist() == [[1.0, 1.0, 1.0]]
+    penalties.apply(logits, torch.tensor([0]), torch.tensor([slots[4]]), 1, table)
+    assert logits.tolist() == [[1.0, 1.0, 0.5]]
+
+
+def test_requests_of_any_length() -> None:
+    """Shorter ones beside longer ones; rows that grow."""
+    penalties = Penalties(1000, CPU)
+    slots = [penalties.open() for _ in range(2)]
+    penalties.fill(slots[0], [7], [8])
+    penalties.fill(slots[1], list(range(100)), list(range(100, 700)))
+    penalties.add(torch.tensor(slots), [2, 700], torch.tensor([9, 999]))
+    penalties.add(torch.tensor(slots[1:]), [1500], torch.tensor([998]))
+    logits = torch.ones(2, 1000)
+    table = torch.tensor([[[2.0], [2.0]], [[1.0], [1.0]], [[0.0], [0.0]]])
+    penalties.apply(logits, torch.tensor([0, 1]), torch.tensor(slots), 1501, table)
+    expected = torch.ones(2, 1000)
+    expected[0, 7] = expected[1, :100] = 0.5
+    expected[0, 8:10] = expected[1, 100:700] = expected[1, 998:] = -0.5
+    assert torch.equal(logits, expected)
