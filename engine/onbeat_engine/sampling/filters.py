@@ -40,12 +40,12 @@ def keep_min_p(weights: Any, rows: Any, min_p: Any) -> None:
     """Zero what is less likely than min_p times the most likely, in place.
 
     Args:
-        weights: [R, V], unnormalised probabilities with largest value 1 in each row.
+        weights: [R, V], unnormalised probabilities.
         rows: [n] indices.
         min_p: [n] between 0 and 1.
     """
     part = weights[rows]
-    weights[rows] = part.masked_fill_(part < min_p[:, None], 0.0)
+    weights[rows] = part.masked_fill_(part < min_p[:, None] * part.amax(-1, keepdim=True), 0.0)
 
 
 def keep_top_p(weights: Any, rows: Any, top_p: Any) -> None:

@@ -176,7 +176,7 @@ class Sampler:
         scaled = logits / plan.temperatures if logits.dtype == torch.float64 else logits.float() / plan.temperatures
         if plan.top_k is not None:
             filters.keep_top_k(scaled, *plan.top_k)
-        weights = scaled.sub_(scaled.amax(-1, keepdim=True)).exp_()
+        weights = scaled.softmax(-1)
         if plan.min_p is not None:
             filters.keep_min_p(weights, *plan.min_p)
         if plan.top_p is not None:
