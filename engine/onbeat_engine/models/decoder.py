@@ -56,6 +56,14 @@ class Decoder:
         self.experts = experts
         """Those that were loaded; None: a dense model."""
 
+    def pack(self) -> None:
+        """Lay the dense matrices out for the CPU's kernels, where that gains anything; the last thing after loading."""
+        for layer in self.layers:
+            for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
+                if linear is not None:
+                    linear.pack()
+        self.lm_head.pack()
+
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and activations."""

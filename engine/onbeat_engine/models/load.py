@@ -81,6 +81,7 @@ def load_model(
             seed=config.seed,
             expert_range=expert_range,
         )
+    decoder.pack()
     return Model(decoder.config, decoder, source, length)
 
 
