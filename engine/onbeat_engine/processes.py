@@ -27,6 +27,8 @@ WATCH_EVERY = 0.1
 """Seconds between two looks at the processes."""
 HANGS_AFTER = 2.0
 """A rank that has told nothing for so many times `collective_timeout` hangs, and is killed."""
+LONGEST_FOLDER = 70
+"""The path of a socket has at most 107 characters."""
 
 
 @dataclass(slots=True)
@@ -79,7 +81,8 @@ class Processes:
         Raises:
             EngineDead: one could not start; none is left running.
         """
-        self._folder = tempfile.mkdtemp(prefix="onbeat-")
+        roomy = len(tempfile.gettempdir()) <= LONGEST_FOLDER
+        self._folder = tempfile.mkdtemp(prefix="onbeat-", dir=None if roomy else "/tmp")
         address = f"ipc://{self._folder}/ranks"
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
