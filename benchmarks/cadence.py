@@ -15,6 +15,7 @@ Times are the client's, taken in the front end. The intervals take turns, `--rou
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import time
@@ -210,9 +211,10 @@ async def run(options: argparse.Namespace, console: Console) -> int:
         enable_prefix_caching=False,
         num_gpu_blocks_override=options.blocks,
     )
+    about = machine(os.getloadavg()[0], os.cpu_count() or 1)
     decode, prefill = await calibrate(config, options.prompt)
     console.print(
-        f"{machine()}\n{options.ranks} ranks; a step of 4 decodes on each: D = {1e3 * decode:.0f} ms; with one prompt "
+        f"{about}{options.ranks} ranks; a step of 4 decodes on each: D = {1e3 * decode:.0f} ms; with one prompt "
         f"of {options.prompt}: P = {1e3 * prefill:.0f} ms = {prefill / decode:.1f} D\n"
     )
     told, violations = [], 0
@@ -224,7 +226,7 @@ async def run(options: argparse.Namespace, console: Console) -> int:
     console.print(f"{violations} violations of invariants")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": machine(), "decode": decode, "prefill": prefill, "loads": told}, file)
+            json.dump({"machine": about, "decode": decode, "prefill": prefill, "loads": told}, file)
     return 1 if violations else 0
 
 

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from onbeat_engine.fake import expected, tokenizer
 from onbeat_engine.outputs import RequestOutput
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_proofs.check_trace import check_trace
-from onbeat_spec.errors import ProtocolMisuse
+from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, seed=0)
 FAKE = "onbeat_engine.fake:build"
@@ -272,6 +273,47 @@ def test_a_rank_that_cannot_start_says_why(
         with pytest.raises(EngineDead, match=why):
             await AsyncLLM.from_config(EngineConfig(data_parallel_size=2, **config), build=build, tokenizer=tokenizer())
         assert leftovers() == before
+
+    run(work)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_a_rank_may_be_started_elsewhere() -> None:
+    async def work() -> None:
+        address = f"tcp://127.0.0.1:{free_port()}"
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-m", "onbeat_engine.process", "--connect", address]
+        with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, "RANK": "1"}) as remote:
+            config = EngineConfig(data_parallel_size=2)
+            engine = await AsyncLLM.from_config(
+                config, build=FAKE, tokenizer=tokenizer(), listen=address, local_ranks=1
+            )
+            assert engine.ranks[1].pid == remote.pid
+            outputs = await asyncio.gather(*(final(engine, [i]) for i in range(6)))
+            assert [each.outputs[0].token_ids for each in outputs] == [expected([i], 12) for i in range(6)]
+            assert [stats.read for stats in engine.stats()] == [3, 3]
+            await asyncio.sleep(1.2)  # so that a ping is sent
+            await engine.shutdown()
+            assert await asyncio.to_thread(remote.wait, 5) == 0
+
+    run(work)
+
+
+def test_an_address_that_is_taken_is_one_line() -> None:
+    async def work() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+            with pytest.raises(ConfigError, match="cannot listen"):
+                await AsyncLLM.from_config(EngineConfig(), build=FAKE, tokenizer=tokenizer(), listen=address)
+        with pytest.raises(ConfigError, match="0 of 1 ranks"):
+            await AsyncLLM.from_config(EngineConfig(), build=FAKE, tokenizer=tokenizer(), local_ranks=0)
 
     run(work)
 
