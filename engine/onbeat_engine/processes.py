@@ -161,7 +161,14 @@ class Processes:
     def _meet(self) -> None:
         """Say where ranks that share collectives meet, unless the configuration does."""
         if self.config.data_parallel_size > 1 and not self.config.data_parallel_port:
-            port = free_port(self.config.data_parallel_address)
+            address = self.config.data_parallel_address
+            try:
+                port = free_port(address)
+            except OSError as error:
+                raise ConfigError(
+                    f"data_parallel_address {address} is not of this machine ({error}); if rank 0 is elsewhere, "
+                    f"give data_parallel_port too"
+                ) from None
             self.config = dataclasses.replace(self.config, data_parallel_port=port)
 
     def _bind(self, socket: zmq.asyncio.Socket, address: str) -> None:
