@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
@@ -37,21 +38,21 @@ WAYS: tuple[Way, ...] = ("all-gather", "all-to-all")
 CONFIG = EngineConfig(num_gpu_blocks_override=4096, max_model_len=2048, prefill_schedule_interval=2)
 
 
-class Forward:
-    """What is left of a forward without a model."""
+class Agreeing(FakeExecutor):
+    """What is left of a forward without a model: the ranks agree on its sizes."""
 
     def __init__(self, group: Group, tokens: int) -> None:
-        self._group = group
+        super().__init__(CONFIG.block_size)
+        self._ranks = group
         self._tokens = tokens
 
-    def forward(self) -> None:
-        """Agree on the sizes."""
-        self._group.forward_shape(self._tokens)
+    def _forward(self) -> None:
+        self._ranks.forward_shape(self._tokens)
 
 
 def turns(group: Group, decodes: int, steps: int) -> list[float]:
     """Take turns with `decodes` requests on each rank; return the seconds of each."""
-    executor = FakeExecutor(CONFIG.block_size, forward=Forward(group, decodes))  # type: ignore[arg-type]  alike
+    executor = Agreeing(group, decodes)
     core = EngineCore(CONFIG, Built(executor, 4096, 2048, group), rank=group.rank)
     for number in range(decodes):
         prompt = [(number + k) % 250 for k in range(16)]
@@ -93,7 +94,7 @@ def rank(place: Place, steps: int, send: Connection) -> None:
     for attempt, through in enumerate(throughs):
         where = Place(place.rank, place.size, port=place.port + attempt)
         group = Group.join(where, Settings(2, 16), {}, through=through, timeout=30.0)
-        told[f"vote {through}"] = timed(lambda group=group: group.exchange(Vote(1, True)), steps)  # type: ignore[misc]  a default binds it
+        told[f"vote {through}"] = timed(partial(group.exchange, Vote(1, True)), steps)
         for tokens in TOKENS:
             for way in WAYS:
                 told[f"{way} {tokens} {through}"] = layer(group, tokens, way, steps // 4)

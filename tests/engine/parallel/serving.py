@@ -103,5 +103,4 @@ def take(core: EngineCore, ran: Ran) -> None:
 
 
 def differently(place: Place, config: EngineConfig) -> Ran:
-    change = {"block_size": 8} if place.rank else {}
-    return serve(place, replace(config, **change), events(2, 0), 0, False)
+    return serve(place, replace(config, block_size=8) if place.rank else config, events(2, 0), 0, False)
