@@ -21,7 +21,7 @@ from onbeat_reference.request import FinishReason
 from onbeat_reference.scheduler import Scheduler
 from onbeat_reference.trace_writer import TraceOptions
 from onbeat_spec.cadence import clock_for
-from onbeat_spec.errors import RequestRefused
+from onbeat_spec.errors import OnbeatError, RequestRefused
 from onbeat_spec.protocol import (
     Agreement,
     Event,
@@ -269,6 +269,8 @@ class EngineCore:
         if self.coupled:
             self.executor.dummy()
             self.reporter.dummies += 1
+        if self.monitor is not None:
+            self.monitor.took_part()
             self._lock(turn, last=False)
 
     def _lock(self, turn: Turn, *, last: bool) -> None:
@@ -335,6 +337,10 @@ class EngineCore:
             return False
         try:
             return bool(call())
+        except OnbeatError as error:
+            log.error("rank %d ends: %s", self.rank, error)
+            self._end(str(error))
+            return False
         except Exception as error:  # an executor may raise anything; those who wait for outputs must be told
             log.exception("rank %d ends", self.rank)
             self._end(f"{type(error).__name__}: {error}")
