@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onbeat_engine.errors import ModelError
 from onbeat_engine.models.config import Llama3Scaling, ModelConfig
@@ -76,7 +78,11 @@ def test_moe(name: str) -> None:
         ({"vocab_size": None}, "config.json lacks vocab_size"),
         ({"vocab_size": "many"}, "vocab_size in config.json is 'many'; it must be a whole number"),
         ({"vocab_size": True}, "vocab_size in config.json is True"),
-        ({"num_hidden_layers": 0}, "num_layers is 0; it must be at least 1"),
+        ({"num_hidden_layers": 0}, "num_layers is 0; it must be between 1 and"),
+        ({"vocab_size": 10**30}, "vocab_size is 10+; it must be between 1 and"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings in config.json is 'no'; it must be true or false"),
+        ({"dtype": 16}, "dtype in config.json is 16; it must be a string"),
+        ({"rope_theta": float("inf")}, "rope_theta in config.json is inf; it must be a number"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5; it must divide hidden_size, 64"),
         ({"num_key_value_heads": 3}, "num_heads is 4; it must be a multiple of 3"),
@@ -102,3 +108,26 @@ def test_what_is_not_served_is_refused(changes: dict[str, Any], message: str) ->
     with pytest.raises(ModelError, match=message) as caught:
         ModelConfig.from_hf(LLAMA | changes)
     assert "\n" not in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=3,
+)
+KEYS = [
+    *MOE,
+    *("head_dim", "hidden_act", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "attention_bias"),
+    *("tie_word_embeddings", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "num_local_experts", "dtype"),
+    *("torch_dtype", "eos_token_id", "bos_token_id", "quantization_config", "mlp_bias", "use_sliding_window"),
+]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1, max_size=3), st.sampled_from([LLAMA, MOE]))
+def test_whatever_a_file_says_is_a_configuration_or_one_line(changes: dict[str, Any], base: dict[str, Any]) -> None:
+    said = ""
+    try:
+        ModelConfig.from_hf(base | changes, {"eos_token_id": changes.get("eos_token_id")})
+    except ModelError as error:
+        said = str(error)
+    assert "\n" not in said

@@ -102,7 +102,7 @@ def test_smollm2_equals_transformers_on_the_same_weights() -> None:
         ({"feed_forward_length": 64}, r"of shape \[96, 64\]; the configuration makes it \[64, 64\]"),
         ({"attention__head_count": 0}, "head_count is 0"),
         ({"embedding_length": "wide"}, "embedding_length in the GGUF metadata is 'wide'"),
-        ({"drop": "token_embd.weight"}, "no tensor token_embd.weight"),
+        ({"drop": "token_embd.weight"}, "no matrix token_embd.weight"),
         ({"drop": "blk.1.ffn_up.weight"}, "lack model.layers.1.mlp.up_proj.weight"),
     ],
 )

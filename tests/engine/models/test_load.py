@@ -81,7 +81,7 @@ def test_parts_of_the_experts(stacked: bool, tmp_path: Path) -> None:
     def together(layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return sum(part(layer, x, ids, weights) for part in held if part is not None)
 
-    assert [part.layers[0].gate_up.shape[0] for part in held if part is not None] == [1, 3, 0, 2]
+    assert [len(part._each[0]) for part in held if part is not None] == [1, 3, 0, 2]
     assert tiny.error(tiny.logits(parts[1].decoder, TOKENS, together), right) < 1e-5
     with pytest.raises(ModelError, match="only the experts 1 to 3 of 6 are held here"):
         tiny.logits(parts[1].decoder, TOKENS)
@@ -146,6 +146,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "too-much": (_put(f"{Q}_scale", torch.zeros(48)), f"1 tensors have no place in this model, such as {Q}_scale"),
     "more-layers": (lambda folder: configure(folder, num_hidden_layers=3), "lack model.layers.2"),
     "fewer-layers": (lambda folder: configure(folder, num_hidden_layers=1), "9 tensors have no place"),
+    "wide-layers": (lambda folder: configure(folder, intermediate_size=1 << 31), "mlp.gate_proj.weight is of shape"),
+    "long": (
+        lambda folder: configure(folder, max_position_embeddings=1 << 31),
+        "rotary tables for 2147483648 positions take 192.0 GiB; give a smaller max_model_len",
+    ),
     "another-vocabulary": (lambda folder: configure(folder, vocab_size=301), "embed_tokens.weight is of shape"),
     "no-shard": (
         _shards(lambda folder: (folder / "model-00002-of-00002.safetensors").unlink()),
@@ -174,6 +179,17 @@ def test_what_is_wrong_with_a_folder_is_one_line(name: str, tmp_path: Path) -> N
         load_model(EngineConfig(model=str(tmp_path)))
     assert isinstance(caught.value, ModelError)
     assert "\n" not in str(caught.value)
+
+
+def test_too_little_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.llama(tmp_path)
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nAnd a long story.")
+
+    monkeypatch.setattr(torch, "empty", fails)
+    with pytest.raises(ModelError, match=r"cannot be loaded onto cpu: CUDA out of memory. Tried to allocate 2 GiB\.$"):
+        load_model(EngineConfig(model=str(tmp_path)))
 
 
 def test_what_older_files_carry_in_excess_is_passed_over(tmp_path: Path) -> None:
