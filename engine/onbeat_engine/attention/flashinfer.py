@@ -16,6 +16,8 @@ LAYOUT = "HND"
 class FlashInferAttention:
     """FlashInfer, for 16-bit types on CUDA. Decodes use its tensor-core kernels, which serve any group size."""
 
+    capturable = True
+
     def __init__(self, kv: KVCache, num_heads: int, dtype: Any, most_entries: int) -> None:
         self.kv = kv
         self.num_heads = num_heads

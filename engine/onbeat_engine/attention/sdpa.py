@@ -120,6 +120,8 @@ class Chunk:
 class SdpaAttention:
     """Torch's operators; on any device, in any floating type."""
 
+    capturable = False
+
     def __init__(self, kv: KVCache, num_heads: int) -> None:
         self.kv = kv
         self.num_heads = num_heads
