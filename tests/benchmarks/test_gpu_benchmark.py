@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
+from benchmarks._random import SHAPES, random_model
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.graphs import Captured, Forward
 from onbeat_engine.kv import KVCache
@@ -31,7 +32,7 @@ def test_kernels_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_replays_are_compared() -> None:
-    model = gpu.random_model(gpu.SHAPES["tiny"], torch.float32, CPU)
+    model = random_model(SHAPES["tiny"], torch.float32, CPU)
     config = EngineConfig(max_num_seqs=5, num_gpu_blocks_override=30)
     checks = gpu.check_replay(model, config, (1, 3, 5), _capture)
     assert [check.name.split()[-1] for check in checks[::2]] == ["1", "4", "5"]
@@ -39,7 +40,7 @@ def test_replays_are_compared() -> None:
 
 
 def test_a_replay_that_writes_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = gpu.random_model(gpu.SHAPES["tiny"], torch.float32, CPU)
+    model = random_model(SHAPES["tiny"], torch.float32, CPU)
     config = EngineConfig(max_num_seqs=5, num_gpu_blocks_override=30)
     caches: list[KVCache] = []
     allocate = KVCache.allocate
@@ -67,7 +68,7 @@ def test_schedules_are_compared() -> None:
 
 
 def test_steps_are_timed() -> None:
-    model = gpu.random_model(gpu.SHAPES["tiny"], torch.float32, CPU)
+    model = random_model(SHAPES["tiny"], torch.float32, CPU)
     config = EngineConfig(max_num_seqs=4, num_gpu_blocks_override=20)
     times = gpu.step_times(model, config, (1, 4), 40, rate=1e9, repeats=3, capture=_capture)
     assert [each.sequences for each in times] == [1, 4]
