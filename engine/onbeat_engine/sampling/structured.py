@@ -4,6 +4,7 @@ xgrammar is imported when the first structured request comes: it is an extra.
 """
 
 import json
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from onbeat_engine.errors import BadRequest
+from onbeat_engine.sampling.schemas import check_schema
 from onbeat_engine.sampling.transfer import to_device
 from onbeat_engine.sampling_params import StructuredOutput
 from onbeat_spec.errors import ProtocolMisuse
@@ -134,6 +136,7 @@ class Grammars:
     def _compiled(self, structured: StructuredOutput) -> Any:
         # In strict mode a schema that names no properties would allow none.
         schema, strict = ({"type": "object"}, False) if structured.json_object else (structured.json_schema, True)
+        check_schema(schema)
         try:
             text = json.dumps(schema)
         except (TypeError, ValueError, RecursionError) as error:
@@ -147,8 +150,7 @@ class Grammars:
             try:
                 return self._compiler.compile_json_schema(text, strict_mode=strict)
             except (RuntimeError, ValueError, TypeError) as error:
-                reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-                raise BadRequest(f"the JSON schema cannot be used: {reason}", "response_format") from None
+                raise BadRequest(f"the JSON schema cannot be used: {_reason(error)}", "response_format") from None
 
     def _load(self) -> None:
         if self._compiler is not None:
@@ -166,3 +168,9 @@ class Grammars:
         )
         self._xgrammar = xgrammar
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=2, cache_limit_bytes=CACHE_BYTES)
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error of xgrammar says, without the place in its source."""
+    lines = str(error).strip().splitlines()
+    return re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", lines[0]) if lines else type(error).__name__

@@ -107,14 +107,19 @@ def test_bad_schemas(grammars: Grammars, schema: dict[str, Any], message: str) -
     assert caught.value.param == "response_format"
 
 
-def test_deep_schema(grammars: Grammars) -> None:
-    schema: dict[str, Any] = {}
+def test_deep_value(grammars: Grammars) -> None:
+    value: list[Any] = []
     for _ in range(100_000):
-        schema = {"not": schema}
+        value = [value]
     with pytest.raises(BadRequest, match="cannot be written as JSON"):
-        grammars.check(StructuredOutput(json_schema=schema))
-    while schema:  # taken apart from outside, or freeing it would go as deep
-        schema = schema["not"]
+        grammars.check(StructuredOutput(json_schema={"const": value}))
+    while value:  # taken apart from outside, or freeing it would go as deep
+        value = value[0]
+
+
+def test_reason_has_no_source_line(grammars: Grammars) -> None:
+    with pytest.raises(BadRequest, match=r"cannot be used: Circular \$ref"):
+        grammars.check(StructuredOutput(json_schema={"$ref": "#"}))
 
 
 def test_good_schemas(grammars: Grammars) -> None:
