@@ -86,7 +86,8 @@ class Grammars:
         """Compile; the front end does so before it takes a request.
 
         Raises:
-            BadRequest: xgrammar is not installed, or the schema is none, or is none that xgrammar knows.
+            BadRequest: xgrammar is not installed, the model has no end token, or the schema is none, or is one that a
+                grammar cannot keep (`schemas`).
         """
         self._compiled(structured)
 
@@ -163,6 +164,8 @@ class Grammars:
             ) from None
         vocabulary = self._vocabulary()
         self._ends = sorted(id for id in vocabulary.eos_token_ids if id < self._vocab_size)
+        if not self._ends:
+            raise BadRequest("structured output needs an end token, and the model has none", "response_format")
         info = xgrammar.TokenizerInfo(
             list(vocabulary.pieces[: self._vocab_size]), vocab_size=self._vocab_size, stop_token_ids=self._ends
         )

@@ -11,9 +11,10 @@ from onbeat_engine.errors import BadRequest
 from onbeat_engine.sampling.sampler import Sampler
 from onbeat_engine.sampling.structured import MAX_SCHEMA_CHARS, Grammars
 from onbeat_engine.sampling_params import StructuredOutput
+from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_spec.errors import ProtocolMisuse
 from tests.engine.sampling.helpers import request
-from tests.engine.text.tiny import tiny
+from tests.engine.text.tiny import backend, tiny
 
 V = 270  # the model's, larger than the tokenizer's 264
 END = 257
@@ -125,6 +126,12 @@ def test_reason_has_no_source_line(grammars: Grammars) -> None:
 def test_good_schemas(grammars: Grammars) -> None:
     grammars.check(OBJECT)
     grammars.check(StructuredOutput(json_schema=SCHEMA))
+
+
+def test_no_end_token() -> None:
+    pytest.importorskip("xgrammar")
+    with pytest.raises(BadRequest, match="needs an end token, and the model has none"):
+        Grammars(lambda: Tokenizer(backend()), V).check(OBJECT)
 
 
 def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
