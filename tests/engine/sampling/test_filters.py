@@ -81,6 +81,16 @@ def test_choice_by_hand() -> None:
     assert filters.choose(weights, noise).tolist() == [1, 1, 3, 3, 3, 3]
 
 
+def test_roundings_choose_nothing_without_weight() -> None:
+    """Small weights are lost one by one beside a large one, and are not when they are summed up among themselves."""
+    weights = torch.zeros(1, filters.BLOCK)
+    weights[0, 1:400] = 2.0**-54
+    weights[0, 0] = 1.0
+    assert weights.sum(dtype=torch.float64) > weights.cumsum(-1, dtype=torch.float64)[0, -1]
+    chosen = filters.choose(weights, torch.tensor([1 - 2.0**-52], dtype=torch.float64))
+    assert weights[0, chosen] > 0
+
+
 def test_choice_in_blocks() -> None:
     """As one running sum over all tokens would have it."""
     for size in (filters.BLOCK - 1, filters.BLOCK, 3 * filters.BLOCK + 5):
