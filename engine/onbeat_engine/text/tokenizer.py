@@ -85,10 +85,6 @@ class Tokenizer:
         """Return a token as log probabilities show it; part of a character is shown as U+FFFD."""
         return self.piece(id).decode("utf-8", "replace")
 
-    def strips_first_space(self) -> bool:
-        """Return whether a text loses one space at its beginning when it is decoded."""
-        return self._pieces.strips_first_space
-
     def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[int]:
         """Return the ids of a text. Special tokens in it, written out, count as such.
 
@@ -112,11 +108,18 @@ class Tokenizer:
             raise BadRequest(f"the text has {len(ids)} tokens; at most {max_tokens} are taken", "prompt")
         return ids
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of ids. Bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True, after_text: bool = False) -> str:
+        """Return the text of ids. Bytes that are no UTF-8 become U+FFFD, unknown ids nothing.
+
+        Args:
+            ids: the ids.
+            skip_special_tokens: leave special tokens out.
+            after_text: the ids go on after others, so that a space at their beginning is one (SentencePiece puts one
+                before every text, and takes it away again).
+        """
         skipped = self.special_ids if skip_special_tokens else frozenset()
         text = b"".join(self._pieces.of(id) for id in ids if id not in skipped).decode("utf-8", "replace")
-        return text[1:] if self._pieces.strips_first_space and text.startswith(" ") else text
+        return text[1:] if self._pieces.strips_first_space and not after_text and text.startswith(" ") else text
 
     @property
     def has_chat_template(self) -> bool:
