@@ -73,3 +73,13 @@ def test_available_memory_heeds_the_limit_of_the_group(tmp_path: Path, monkeypat
     assert available_memory() == 40 * 1024
     del files["/sys/fs/cgroup/memory.max"]
     assert available_memory() == 40 * 1024
+
+
+def test_a_large_cache_takes_memory_as_it_is_used() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    cache = KVCache(SHAPE, (256 << 20) // SHAPE.block_bytes, CPU)
+    assert resident() - before < 64 << 20
+    assert not cache.layers[1][1][-1].any()
