@@ -170,16 +170,7 @@ class Processes:
     # --- Starting and ending -----------------------------------------------------------------------------------------
 
     async def _launch(self, ranks: Sequence[int]) -> list[Ready]:
-        if self.config.data_parallel_size > 1 and not self.config.data_parallel_port:
-            address = self.config.data_parallel_address
-            try:
-                port = free_port(address)
-            except OSError as error:
-                raise ConfigError(
-                    f"data_parallel_address {address} is not of this machine ({error}); if rank 0 is elsewhere, "
-                    f"give data_parallel_port too"
-                ) from None
-            self._started = dataclasses.replace(self.config, data_parallel_port=port)
+        self._meet()
         for rank in ranks:
             self._ready.pop(rank, None)
             if rank < self.local_ranks:
@@ -197,6 +188,19 @@ class Processes:
             self._awaited.difference_update(ranks)
         self._up.update(dict.fromkeys(ranks, time.monotonic()))
         return [self._ready[rank] for rank in ranks]
+
+    def _meet(self) -> None:
+        """Say where ranks that share collectives meet, unless the configuration does."""
+        if self.config.data_parallel_size > 1 and not self.config.data_parallel_port:
+            address = self.config.data_parallel_address
+            try:
+                port = free_port(address)
+            except OSError as error:
+                raise ConfigError(
+                    f"data_parallel_address {address} is not of this machine ({error}); if rank 0 is elsewhere, "
+                    f"give data_parallel_port too"
+                ) from None
+            self._started = dataclasses.replace(self.config, data_parallel_port=port)
 
     def _bind(self, socket: zmq.asyncio.Socket, address: str) -> None:
         try:
