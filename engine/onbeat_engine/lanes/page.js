@@ -25,7 +25,7 @@ function take(next) {
   last = Math.max(...ends.map((rank) => number(rank.steps[rank.steps.length - 1]))) + 1;
   if (!ends.length) { first = 0; last = 1; }
   const times = ends.flatMap((rank) => rank.steps.map((step) => step[8])).filter((us) => us >= 0).sort((a, b) => a - b);
-  tallest = times.length ? Math.max(1, times[Math.floor((times.length - 1) * 0.998)]) : 1;
+  tallest = times.length ? Math.max(1, times[Math.ceil((times.length - 1) * 0.998)]) : 1;
 }
 
 function palette() {

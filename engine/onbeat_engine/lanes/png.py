@@ -40,7 +40,7 @@ class _Picture:
         self.columns = max(8, last + 1 - self.first)
         self.wide = (WIDTH - LEFT - RIGHT) / self.columns
         times = sorted(step.duration for step in lanes if step.duration is not None)
-        self.tallest = (times[int((len(times) - 1) * CLIP)] if times else 0.0) or 1e-6
+        self.tallest = (times[ceil((len(times) - 1) * CLIP)] if times else 0.0) or 1e-6
         self.timed = bool(times)
         self.words = [ImageFont.load_default(size) for size in (12, 15, 20)]
         title = self._wrapped(f"{headline(summarize(lanes))}.")

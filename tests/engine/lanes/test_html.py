@@ -1,0 +1,94 @@
+"""The page: what is in it, and that its script runs."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from onbeat_engine.lanes import LaneRing, Lanes, LaneStep, payload, read_lanes, render, trace_paths
+from tests.engine.lanes.traces import record
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def data(page: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    packed = json.loads(found[1])
+    assert isinstance(packed, dict)
+    return packed
+
+
+@pytest.fixture
+def lanes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lanes:
+    return read_lanes(trace_paths([str(record(tmp_path / "traces", 2, monkeypatch))]))
+
+
+def test_every_step_is_in_the_page(lanes: Lanes) -> None:
+    packed = data(render(lanes))
+    assert packed == {**payload(lanes), "live": None}
+    ranks = packed["ranks"]
+    assert isinstance(ranks, list)
+    assert [len(rank["steps"]) for rank in ranks] == [len(steps) for steps in lanes.steps.values()]
+    first = LaneStep(0, 8, "mixed", False, 30, 2, 3, 1, "because", 1.5, 0.0125)
+    assert payload(Lanes({0: (first,)}, 2))["ranks"] == [
+        {"rank": 0, "steps": [[8, 1, 0, 30, 2, 3, 1, 1_500_000, 12_500, 0]]}
+    ]
+
+
+def test_it_loads_nothing_and_asks_only_its_own_server(lanes: Lanes) -> None:
+    page = render(lanes)
+    assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", page)
+    assert "connect-src" not in page
+    assert "connect-src 'self'" in render(lanes, live="/lanes.json")
+
+
+def test_what_comes_from_a_trace_is_escaped() -> None:
+    step = LaneStep(0, 1, "prefill", False, 9, 0, 1, why="</script><b>")
+    page = render(Lanes({0: (step,)}, 2, notes=("</ul><script>",)))
+    assert "<b>" not in page
+    assert "</ul><script>" not in page
+    assert data(page)["whys"] == ["</script><b>"]
+
+
+def _dom(page: str, folder: Path) -> str:
+    """Return what the browser makes of a page, the script's errors added as text."""
+    catch = "<script>addEventListener('error', (e) => { document.body.dataset.error = e.message; });</script><title>"
+    path = folder / "page.html"
+    path.write_text(page.replace("<title>", catch, 1), encoding="utf-8")
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=2000",
+        f"--user-data-dir={folder / 'profile'}",
+    ]
+    assert CHROMIUM is not None
+    run = subprocess.run(
+        [CHROMIUM, *flags, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    return run.stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_script_draws(lanes: Lanes, tmp_path: Path) -> None:
+    probe = """<script>
+const inked = (canvas) => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((v) => v);
+const off = document.querySelector("[data-act=next]");
+document.body.dataset.inked = [detail, overview].map(inked).join();
+off.click();
+document.body.dataset.tip = say(0, data.ranks[0].steps.find(offBeat));
+</script></body>"""
+    dom = _dom(render(lanes).replace("</body>", probe), tmp_path)
+    assert "data-error=" not in dom
+    assert 'data-inked="true,true"' in dom
+    assert re.search(r"lock steps \d+ to \d+ of 0 to \d+", dom)
+    assert "off the beat" in re.findall(r'data-tip="([^"]*)"', dom)[0]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_script_takes_a_server_that_has_done_nothing(tmp_path: Path) -> None:
+    assert "data-error=" not in _dom(render(LaneRing().lanes()), tmp_path)
