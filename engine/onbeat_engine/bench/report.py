@@ -1,6 +1,7 @@
 """A run's numbers, as a table for people and as one JSON object."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from rich.console import Console
@@ -74,7 +75,7 @@ def details(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         ],
         "output_lens": [each.tokens for each in outcomes],
         "ttfts": [each.chunks[0] - each.sent if each.chunks else 0.0 for each in outcomes],
-        "itls": [[b - a for a, b in zip(each.chunks, each.chunks[1:], strict=False)] for each in outcomes],
+        "itls": [[b - a for a, b in pairwise(each.chunks)] for each in outcomes],
         "e2els": [each.ended - each.sent for each in outcomes],
         "errors_by_request": [each.error for each in outcomes],
     }

@@ -1,7 +1,7 @@
 """`onbeat bench serve`: load on a server, from the plan to the numbers."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -82,7 +82,7 @@ async def first_model(target: Target) -> Target:
 
 async def _run(
     target: Target,
-    planned: list[Planned],
+    planned: Sequence[Planned],
     max_concurrency: int | None,
     warmups: int,
     progress: Callable[[Outcome], None] | None,
@@ -98,6 +98,7 @@ async def _run(
 def serve(
     target: Target,
     load: Load,
+    planned: Sequence[Planned],
     *,
     max_concurrency: int | None = None,
     warmups: int = 0,
@@ -108,15 +109,16 @@ def serve(
     """Send a load to a server.
 
     Args:
+        load: where the requests come from; it is told in the result.
+        planned: the requests, `load.plan()`.
         max_concurrency: most requests under way at once.
         warmups: requests, the first ones of the load, that are sent beforehand and not measured.
         goodput: milliseconds by metric.
         progress: told of each request that has ended.
 
     Raises:
-        Unreachable: no OpenAI-compatible server answers. WorkloadError: there is no such load.
+        Unreachable: no OpenAI-compatible server answers.
     """
-    planned = load.plan()
     target, outcomes, duration = asyncio.run(_run(target, planned, max_concurrency, warmups, progress))
     numbers = summary(outcomes, duration, percentiles=percentiles, goodput=goodput)
     numbers = {

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def tpot(outcome: Outcome) -> float | None:
 def latencies(outcomes: Sequence[Outcome]) -> Latencies:
     """Collect the latencies of the requests that did not fail."""
     good = [outcome for outcome in outcomes if outcome.ok]
-    gaps = (1000 * (b - a) for each in good for a, b in zip(each.chunks, each.chunks[1:], strict=False))
+    gaps = (1000 * (b - a) for each in good for a, b in pairwise(each.chunks))
     return Latencies(
         [ttft(each) for each in good],
         [value for each in good if (value := tpot(each)) is not None],

@@ -149,23 +149,26 @@ def command(**given: Any) -> int:
         vocab_size=given["vocab_size"],
         seed=given["seed"],
     )
+    limits = parse_goodput([*given["goodput"], *given["more_limits"]])
+    planned = load.plan()
     failed = 0
     with progress_bar() as progress:
-        task = progress.add_task("requests", total=None)
+        task = progress.add_task("requests", total=len(planned))
 
         def ended(outcome: Outcome) -> None:
             nonlocal failed
             failed += not outcome.ok
             text = f"requests, {failed:,} failed" if failed else "requests"
-            progress.update(task, advance=1, total=given["num_prompts"], description=text)
+            progress.update(task, advance=1, description=text)
 
         result = serve(
             target,
             load,
+            planned,
             max_concurrency=given["max_concurrency"],
             warmups=given["num_warmups"],
             percentiles=percentiles,
-            goodput=parse_goodput([*given["goodput"], *given["more_limits"]]),
+            goodput=limits,
             progress=ended,
         )
     show(result.numbers, metrics, percentiles, Console(highlight=False))
