@@ -1,14 +1,16 @@
 """Latency curves of a run as one HTML page that loads nothing: their distributions, and how they went over time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
 from onbeat_engine.bench.client import Outcome
-from onbeat_engine.bench.stats import METRICS, latencies, ttft
+from onbeat_engine.bench.stats import METRICS, describe, latencies, ttft
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 250, 56, 30, 12
 """Pixels of one chart."""
+MARKED = (50, 90, 99)
+"""Percentiles that are written beside a distribution."""
 MOST_POINTS = 400
 """Points of a curve; of more, evenly chosen ones are drawn."""
 
@@ -24,7 +26,13 @@ def page(outcomes: Sequence[Outcome], headline: str) -> str:
     style = (files("onbeat_engine.bench") / "page.css").read_text(encoding="utf-8")
     values = latencies(outcomes)
     charts = [
-        _chart(f"{name}: share of {_unit(metric)} below", "ms", "%", curve=ecdf(values.of(metric)), top=100.0)
+        _chart(
+            f"{name}: share of {_unit(metric)} below",
+            "ms",
+            "%",
+            curve=ecdf(values.of(metric)),
+            marks=describe(values.of(metric), MARKED),
+        )
         for metric, name in METRICS.items()
         if values.of(metric)
     ]
@@ -94,11 +102,18 @@ def _thinned(points: list[tuple[float, float]]) -> Points:
 
 
 def _chart(
-    title: str, x_unit: str, y_unit: str, *, curve: Points = (), dots: Points = (), top: float | None = None
+    title: str,
+    x_unit: str,
+    y_unit: str,
+    *,
+    curve: Points = (),
+    dots: Points = (),
+    marks: Mapping[str, float] | None = None,
 ) -> str:
+    """Draw a curve or dots; a curve with marks is a distribution, in percent."""
     points = curve or dots
     x_max = max(x for x, _ in points) or 1.0
-    y_max = top or max(y for _, y in points) * 1.05 or 1.0
+    y_max = 100.0 if marks else max(y for _, y in points) * 1.05 or 1.0
 
     def place(x: float, y: float) -> tuple[float, float]:
         return (
@@ -121,9 +136,9 @@ def _chart(
     for point in dots:
         x, y = place(*point)
         drawn.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>')
-    if top is not None:
-        for percent in (50, 90, 99):
-            value = next(x for x, y in curve if y >= percent)
+    if marks:
+        for percent in MARKED:
+            value = marks[f"p{percent}"]
             x, y = place(value, percent)
             drawn.append(f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>')
             anchor, offset = ("end", -8) if x > WIDTH / 2 else ("start", 8)

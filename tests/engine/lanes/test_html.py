@@ -4,11 +4,23 @@ import json
 import re
 import shutil
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from onbeat_engine.lanes import LaneRing, Lanes, LaneStep, payload, read_lanes, render, trace_paths
+from onbeat_engine.lanes import (
+    LaneRing,
+    Lanes,
+    LaneStep,
+    headline,
+    payload,
+    read_lanes,
+    render,
+    summarize,
+    trace_paths,
+)
 from tests.engine.lanes.traces import record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -59,16 +71,19 @@ def _dom(page: str, folder: Path) -> str:
     catch = "<script>addEventListener('error', (e) => { document.body.dataset.error = e.message; });</script><title>"
     path = folder / "page.html"
     path.write_text(page.replace("<title>", catch, 1), encoding="utf-8")
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=2000",
-        f"--user-data-dir={folder / 'profile'}",
-    ]
+    return _open(path.as_uri(), folder)
+
+
+def _open(address: str, folder: Path, *, milliseconds: int = 2000) -> str:
+    """Return the document as it is after so many milliseconds of the browser's own time."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
     assert CHROMIUM is not None
     run = subprocess.run(
-        [CHROMIUM, *flags, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [CHROMIUM, *flags, f"--virtual-time-budget={milliseconds}", "--dump-dom", address],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     return run.stdout
 
@@ -92,3 +107,36 @@ document.body.dataset.tip = say(0, data.ranks[0].steps.find(offBeat));
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_the_script_takes_a_server_that_has_done_nothing(tmp_path: Path) -> None:
     assert "data-error=" not in _dom(render(LaneRing().lanes()), tmp_path)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_live_page_takes_news(lanes: Lanes, tmp_path: Path) -> None:
+    """Served as a server would: the page shows the first 20 lock steps, and then is told of all."""
+    early = lanes.window(0, 20)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = self.path == "/lanes"
+            answer = render(early, live="/lanes.json") if page else json.dumps(payload(lanes))
+            self.send_response(200 if self.path in ("/lanes", "/lanes.json") else 404)
+            self.send_header("content-type", "text/html" if page else "application/json")
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Keep the test's output clean."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            dom = _open(f"http://127.0.0.1:{server.server_port}/lanes", tmp_path, milliseconds=5000)
+        finally:
+            server.shutdown()
+            thread.join()
+    _, last = lanes.numbers() or (0, 0)
+    assert f"of 0 to {last}</span>" in dom
+    # It was at the end, and went along.
+    assert f"to {last} of" in dom
+    assert f'<h1 id="headline">{headline(summarize(lanes))[0].upper()}' in dom
+    assert headline(summarize(lanes))[1:] in dom
