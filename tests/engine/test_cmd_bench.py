@@ -93,13 +93,13 @@ def test_arguments_that_cannot_be(args: tuple[str, ...], said: str) -> None:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
-    """Put a stand-in where the engine is, and return what it is built from."""
-    built: list[tuple[Any, dict[str, Any]]] = []
+def engine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any], StandIn]]:
+    """Put a stand-in where the engine is, and return what it is built from, and the stand-in."""
+    built: list[tuple[Any, dict[str, Any], StandIn]] = []
 
     def make(model: str | None, **options: Any) -> StandIn:
-        built.append((model, options))
-        return StandIn()
+        built.append((model, options, StandIn()))
+        return built[-1][2]
 
     module = ModuleType("onbeat_engine.llm")
     module.LLM = make  # type: ignore[attr-defined]  # a module that has nothing else
@@ -107,20 +107,24 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     return built
 
 
-def test_throughput(engine: list[tuple[Any, dict[str, Any]]], tmp_path: Path) -> None:
+def test_throughput(engine: list[tuple[Any, dict[str, Any], StandIn]], tmp_path: Path) -> None:
     numbers = tmp_path / "a.json"
     result = run(
         "throughput", "--model", "m", "--num-prompts", "3", "--output-len", "5", "--dtype", "float32",
         "--no-monitor", "--max-num-seqs", "7", "--gpu-memory-utilization", "0.5", "--output-json", str(numbers),
     )  # fmt: skip
     expected = {"seed": 0, "dtype": "float32", "monitor": False, "max_num_seqs": 7, "gpu_memory_utilization": 0.5}
-    assert engine == [("m", expected)]
+    ((model, options, stand_in),) = engine
+    assert (model, options, stand_in.ended) == ("m", expected, True)
+    ids = [id for prompt in stand_in.calls[0][0] for id in prompt]
+    assert 256 < max(ids) < 500
     assert result.output.startswith("throughput: ")
     assert json.loads(numbers.read_text())["total_output_tokens"] == 15
 
 
-def test_latency(engine: list[tuple[Any, dict[str, Any]]]) -> None:
+def test_latency(engine: list[tuple[Any, dict[str, Any], StandIn]]) -> None:
     result = run("latency", "--num-iters", "2", "--num-iters-warmup", "1", "--batch-size", "2")
-    assert engine == [(None, {"enable_prefix_caching": False, "seed": 0})]
+    ((model, options, stand_in),) = engine
+    assert (model, options, stand_in.ended) == (None, {"enable_prefix_caching": False, "seed": 0}, True)
     assert result.output.startswith("average latency: ")
     assert "p99: " in result.output

