@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from onbeat_engine.lanes import Lanes, Summary, headline, read_lanes, render, summarize, trace_paths
+from onbeat_engine.lanes.steps import WHYS, Why
 from onbeat_spec.errors import TraceError
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -76,12 +77,12 @@ def lines(lanes: Lanes, summary: Summary) -> list[str]:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in rank.kinds.items())
         beat = f"; {rank.on_beat:,} of {rank.prefill_steps:,} prefill steps on the beat" if summary.interval > 1 else ""
         said.append(f"rank {rank.rank}: {kinds or 'no steps'}; {rank.held_steps:,} held some back{beat}")
-    reasons: dict[str, list[int]] = {}
+    reasons: dict[Why, list[int]] = {}
     for step in sorted(lanes, key=lambda step: step.number):
         if step.why and step.prefills and not step.beat:
             reasons.setdefault(step.why, []).append(step.number)
     for why, numbers in reasons.items():
-        shown = ", ".join(f"{number:,}" for number in numbers[:10]) + (", ..." if len(numbers) > 10 else "")
-        said.append(f"off the beat: {len(numbers):,}: {why} ({shown})")
+        shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+        said.append(f"off the beat, {why}: {len(numbers):,} ({shown}); {WHYS[why]}")
     said += [f"note: {note}" for note in lanes.notes]
     return said

@@ -26,7 +26,7 @@ def test_it_writes_what_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     output = run(traces, "--html", html, "--png", png, "--json", numbers)
     assert output.startswith("interval 2: ")
     assert "prefill steps on the beat" in output
-    assert "off the beat:" in output
+    assert "off the beat, " in output
     assert Path(html).read_text(encoding="utf-8").startswith("<!doctype html>")
     assert Path(png).read_bytes().startswith(b"\x89PNG")
     assert json.loads(Path(numbers).read_text())["headline"] == output.splitlines()[0]

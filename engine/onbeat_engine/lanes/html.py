@@ -5,7 +5,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from onbeat_engine.lanes.steps import Lanes, LaneStep
+from onbeat_engine.lanes.steps import WHYS, Lanes, LaneStep, Why
 from onbeat_engine.lanes.summary import Summary, cadence, headline, milliseconds, percent, summarize
 
 SHOWN = ("prefill", "mixed", "decode", "held", "dummy", "exchange", "empty")
@@ -25,7 +25,7 @@ LEGEND = {
 def payload(lanes: Lanes) -> dict[str, Any]:
     """Return what the page draws, as values of JSON: what the address given as `live` has to answer."""
     summary = summarize(lanes)
-    whys: dict[str, int] = {}
+    whys: dict[Why, int] = {}
     ranks = [
         {"rank": rank, "steps": [_packed(step, whys) for step in steps]} for rank, steps in sorted(lanes.steps.items())
     ]
@@ -33,7 +33,7 @@ def payload(lanes: Lanes) -> dict[str, Any]:
         "interval": lanes.interval,
         "lockStep": lanes.lock_step,
         "ranks": ranks,
-        "whys": list(whys),
+        "whys": [f"{why}: {WHYS[why]}" for why in whys],
         "texts": {
             "headline": _sentence(headline(summary)),
             **{f"tile-{at}": t[1] for at, t in enumerate(_tiles(summary))},
@@ -41,7 +41,7 @@ def payload(lanes: Lanes) -> dict[str, Any]:
     }
 
 
-def _packed(step: LaneStep, whys: dict[str, int]) -> list[int]:
+def _packed(step: LaneStep, whys: dict[Why, int]) -> list[int]:
     duration = -1 if step.duration is None else round(step.duration * 1e6)
     why = whys.setdefault(step.why, len(whys)) if step.why else -1
     return [

@@ -105,7 +105,7 @@ function lane(pen, steps, x0, width, a, b, base, room, letters) {
   for (let i = begin; i < end; i++)
     if (offBeat(steps[i])) {
       const tall = letters ? share(steps[i][8]) * room + (wide >= 16 ? 15 : 2) : room;
-      mark(pen, x0 + (number(steps[i]) - a + 0.5) * wide, base - Math.min(room - 2, tall));
+      mark(pen, x0 + (number(steps[i]) - a + 0.5) * wide, base - (letters ? tall : Math.min(room - 2, tall)));
     }
 }
 

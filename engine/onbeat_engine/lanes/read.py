@@ -111,7 +111,8 @@ class RankLane:
             case StepRecord():
                 self._unlocked += record.lock is None
                 self._open[record.step.index] = len(self.steps)
-                self.steps.append(lane_step(record.step, record.lock, self.rank, start=started + record.time))
+                saturated, start = record.before.saturated, started + record.time
+                self.steps.append(lane_step(record.step, record.lock, self.rank, saturated=saturated, start=start))
             case Idle():
                 took = record.took or None
                 self._busy_until = started + record.time

@@ -12,6 +12,15 @@ Kind = Literal["prefill", "decode", "mixed", "dummy", "exchange", "empty"]
 rank on its own that scheduled nothing."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+Why = Literal["saturated", "nothing to decode", "hold lifted", "remote KV", "not throttled"]
+WHYS: dict[Why, str] = {
+    "saturated": "the rank was saturated, which switches the throttle off",
+    "nothing to decode": "the rank had nothing to decode, so that prefill delays nobody on it",
+    "hold lifted": "the hold would have left the step empty",
+    "remote KV": "the request's KV came from a remote store, which passes the hold",
+    "not throttled": "nobody asked the rank to hold prefills",
+}
+
 
 class LaneStep(NamedTuple):
     """One step of one rank."""
@@ -28,8 +37,8 @@ class LaneStep(NamedTuple):
     """That got tokens."""
     held: int = 0
     """Requests that the throttle passed over."""
-    why: str = ""
-    """Why it carries prefill although it is off the beat."""
+    why: Why | Literal[""] = ""
+    """Why it carries prefill although it is off the beat; a key of `WHYS`."""
     start: float = 0.0
     """Seconds; the same clock for all ranks."""
     duration: float | None = None
@@ -48,7 +57,13 @@ class LaneStep(NamedTuple):
 
 
 def lane_step(
-    step: Step, lock: LockStep | None, rank: int, *, start: float = 0.0, duration: float | None = None
+    step: Step,
+    lock: LockStep | None,
+    rank: int,
+    *,
+    saturated: bool,
+    start: float = 0.0,
+    duration: float | None = None,
 ) -> LaneStep:
     """Make the record of a step that was scheduled.
 
@@ -56,6 +71,7 @@ def lane_step(
         step: what `schedule()` returned.
         lock: the lock step that it was; None for a rank on its own.
         rank: whose step it is.
+        saturated: the rank's flag before the step; a saturated rank holds nothing back.
         start: seconds.
         duration: seconds, if it has ended.
     """
@@ -81,21 +97,21 @@ def lane_step(
         decode_tokens=decode,
         requests=len(step.scheduled),
         held=len(step.held),
-        why=_why(step) if step.prefill and not beat else "",
+        why=_why(step, saturated) if step.prefill and not beat else "",
         start=start,
         duration=duration,
     )
 
 
-def _why(step: Step) -> str:
+def _why(step: Step, saturated: bool) -> Why:
     """Say why prefill was let in off the beat."""
     if step.lifted:
-        return "the hold would have left the step empty, and was lifted"
+        return "hold lifted"
     if step.hold:
-        return "it passed the hold: a request whose KV came from a remote store"
-    if step.throttle:
-        return "nothing was held: the rank is saturated, or had nothing to decode"
-    return "the step was not throttled"
+        return "remote KV"
+    if not step.throttle:
+        return "not throttled"
+    return "saturated" if saturated else "nothing to decode"
 
 
 def idle_step(lock: LockStep, rank: int, *, start: float = 0.0, duration: float | None = None) -> LaneStep:

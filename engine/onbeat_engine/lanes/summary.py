@@ -41,6 +41,8 @@ class Summary:
     on_beat: int
     off_beat: tuple[int, ...]
     """Numbers of the steps off the beat in which some rank had prefill."""
+    whys: dict[str, int]
+    """Why, with how many prefill steps of all ranks; most frequent first."""
     decode_s: float | None
     """Median time of a column that decodes and has no prefill: of its slowest rank."""
     prefill_s: float | None
@@ -60,6 +62,7 @@ class Summary:
             "prefill_steps": self.prefill_steps,
             "prefill_steps_on_beat": self.on_beat,
             "off_beat": list(self.off_beat),
+            "off_beat_why": self.whys,
             "median_decode_s": self.decode_s,
             "median_prefill_s": self.prefill_s,
             "ranks": [
@@ -93,6 +96,7 @@ def summarize(lanes: Lanes) -> Summary:
         prefill_steps=sum(rank.prefill_steps for rank in ranks),
         on_beat=sum(rank.on_beat for rank in ranks),
         off_beat=tuple(off),
+        whys=dict(Counter(s.why or "unknown" for s in lanes if s.prefills and not s.beat).most_common()),
         decode_s=_median(decoding),
         prefill_s=_median(with_prefill),
         ranks=ranks,
@@ -153,9 +157,10 @@ def cadence(summary: Summary) -> str:
     if not off:
         return f"all {summary.prefill_steps:,} prefill steps on the beat; {share}"
     named = ", ".join(map(str, summary.off_beat[:FEW])) + (", ..." if len(summary.off_beat) > FEW else "")
+    why = ", ".join(f"{count:,} {why}" for why, count in summary.whys.items())
     return (
         f"{percent(summary.on_beat, summary.prefill_steps)} of {summary.prefill_steps:,} prefill steps on the beat; "
-        f"{off:,} off the beat at {steps} {named}; {share}"
+        f"{off:,} off the beat at {steps} {named} ({why}); {share}"
     )
 
 

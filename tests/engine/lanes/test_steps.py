@@ -35,7 +35,7 @@ BEAT, OFF = LockStep(40, 0, ("forward",)), LockStep(41, 1, ("forward",))
     ],
 )
 def test_what_a_step_is(made: Step, lock: LockStep | None, expected: tuple[str, int, int, bool]) -> None:
-    found = lane_step(made, lock, 3, start=2.0, duration=0.5)
+    found = lane_step(made, lock, 3, saturated=False, start=2.0, duration=0.5)
     assert (found.kind, found.prefill_tokens, found.decode_tokens, found.beat) == expected
     assert (found.rank, found.start, found.duration) == (3, 2.0, 0.5)
     assert found.number == (7 if lock is None else lock.number)
@@ -43,18 +43,18 @@ def test_what_a_step_is(made: Step, lock: LockStep | None, expected: tuple[str, 
 
 
 def test_a_step_that_held_prefills_is_drawn_as_such() -> None:
-    held = lane_step(step({"a": 1}, throttle=True, hold=True, held=["b", "c"]), OFF, 0)
+    held = lane_step(step({"a": 1}, throttle=True, hold=True, held=["b", "c"]), OFF, 0, saturated=False)
     assert (held.kind, held.shown, held.held) == ("decode", "held", 2)
-    passed = lane_step(step({"a": 9}, prefill=True, throttle=True, hold=True, held=["b"]), OFF, 0)
+    passed = lane_step(step({"a": 9}, prefill=True, throttle=True, hold=True, held=["b"]), OFF, 0, saturated=False)
     assert passed.shown == "prefill"
 
 
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({"throttle": True, "hold": True, "lifted": True}, "lifted"),
-        ({"throttle": True, "hold": True}, "remote store"),
-        ({"throttle": True}, "saturated"),
+        ({"throttle": True, "hold": True, "lifted": True}, "hold lifted"),
+        ({"throttle": True, "hold": True}, "remote KV"),
+        ({"throttle": True}, "nothing to decode"),
         ({"throttle": False}, "not throttled"),
     ],
 )
@@ -62,8 +62,10 @@ def test_why_prefill_is_off_the_beat(facts: dict[str, bool], why: str) -> None:
     made = step({"a": 9}, prefill=True)
     for name, value in facts.items():
         setattr(made, name, value)
-    assert why in lane_step(made, OFF, 0).why
-    assert lane_step(made, BEAT, 0).why == ""
+    assert lane_step(made, OFF, 0, saturated=False).why == why
+    assert lane_step(made, BEAT, 0, saturated=False).why == ""
+    expected = "saturated" if why == "nothing to decode" else why
+    assert lane_step(made, OFF, 0, saturated=True).why == expected
 
 
 def test_idle_lock_steps() -> None:

@@ -12,7 +12,7 @@ def made(interval: int = 2) -> Lanes:
         LaneStep(0, 0, "prefill", True, 100, 0, 1, duration=0.060),
         LaneStep(0, 1, "decode", False, 0, 2, 2, held=1, duration=0.004),
         LaneStep(0, 2, "decode", True, 0, 2, 2, duration=0.003),
-        LaneStep(0, 3, "mixed", False, 50, 2, 3, why="because", duration=0.040),
+        LaneStep(0, 3, "mixed", False, 50, 2, 3, why="saturated", duration=0.040),
         LaneStep(0, 4, "decode", True, 0, 1, 1, duration=0.005),
         LaneStep(0, 5, "exchange", False),
     )
@@ -37,10 +37,11 @@ def test_a_group() -> None:
     assert summary.ranks[0].kinds == {"prefill": 1, "decode": 3, "mixed": 1, "exchange": 1}
     assert (summary.ranks[0].held_steps, summary.ranks[0].prefill_steps, summary.ranks[0].on_beat) == (1, 2, 1)
     assert headline(summary) == (
-        "interval 2: 67 % of 3 prefill steps on the beat; 1 off the beat at lock steps 3; 60 % of 5 lock steps carry "
-        "prefill; median pure-decode step 5.5 ms, step with prefill 60.0 ms"
+        "interval 2: 67 % of 3 prefill steps on the beat; 1 off the beat at lock steps 3 (1 saturated); 60 % of 5 "
+        "lock steps carry prefill; median pure-decode step 5.5 ms, step with prefill 60.0 ms"
     )
     assert summary.as_json()["off_beat"] == [3]
+    assert summary.as_json()["off_beat_why"] == {"saturated": 1}
 
 
 def test_ranks_on_their_own_are_counted_step_by_step() -> None:
