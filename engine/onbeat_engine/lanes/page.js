@@ -41,8 +41,9 @@ function at(steps, wanted) {
   return low;
 }
 
-function share(us) {
-  if (us < 0) return 0.12;
+function share(step) {
+  const us = step[8];
+  if (us < 0) return KINDS[step[1]] === "exchange" ? 0.03 : 0.12;
   const part = log ? Math.log1p(us / tallest * 60) / Math.log(61) : us / tallest;
   return Math.max(0.02, Math.min(1, part));
 }
@@ -84,7 +85,7 @@ function lane(pen, steps, x0, width, a, b, base, room, letters) {
   if (wide >= 2) {
     for (let i = begin; i < end; i++) {
       const step = steps[i], kind = KINDS[step[1]], x = x0 + (number(step) - a) * wide;
-      const gap = wide >= 4 ? Math.min(3, wide / 6) : 0, tall = Math.max(2, share(step[8]) * room);
+      const gap = wide >= 4 ? Math.min(3, wide / 6) : 0, tall = Math.max(2, share(step) * room);
       if (wide < 4) { bar(pen, kind, x, base - tall, Math.max(1, wide), tall); }
       else bar(pen, kind, x + gap / 2, base - tall, wide - gap, tall);
       if (letters && wide >= 16 && LETTERS[kind]) {
@@ -94,7 +95,7 @@ function lane(pen, steps, x0, width, a, b, base, room, letters) {
     }
   } else {  /* several steps a pixel: the tallest stands, so that no prefill gets lost */
     let pixel = -1, best = null;
-    const put = () => { if (best) { const tall = Math.max(2, share(best[8]) * room); bar(pen, KINDS[best[1]], x0 + pixel, base - tall, 1, tall); } };
+    const put = () => { if (best) { const tall = Math.max(2, share(best) * room); bar(pen, KINDS[best[1]], x0 + pixel, base - tall, 1, tall); } };
     for (let i = begin; i < end; i++) {
       const spot = Math.floor((number(steps[i]) - a) * wide);
       if (spot !== pixel) { put(); pixel = spot; best = steps[i]; }
@@ -104,7 +105,7 @@ function lane(pen, steps, x0, width, a, b, base, room, letters) {
   }
   for (let i = begin; i < end; i++)
     if (offBeat(steps[i])) {
-      const tall = letters ? share(steps[i][8]) * room + (wide >= 16 ? 15 : 2) : room;
+      const tall = letters ? share(steps[i]) * room + (wide >= 16 ? 15 : 2) : room;
       mark(pen, x0 + (number(steps[i]) - a + 0.5) * wide, base - (letters ? tall : Math.min(room - 2, tall)));
     }
 }

@@ -138,7 +138,9 @@ class _Picture:
         return best.values()
 
     def _share(self, step: LaneStep) -> float:
-        return 0.12 if step.duration is None else min(1.0, step.duration / self.tallest)
+        if step.duration is None:
+            return 0.03 if step.kind == "exchange" else 0.12
+        return min(1.0, step.duration / self.tallest)
 
     def _bar(self, kind: str, x: float, y: float, width: float, height: float) -> None:
         box = (round(x), round(y), max(round(x), round(x + width) - 1), max(round(y), round(y + height) - 1))

@@ -15,7 +15,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Why = Literal["saturated", "nothing to decode", "hold lifted", "remote KV", "not throttled"]
 WHYS: dict[Why, str] = {
     "saturated": "the rank was saturated, which switches the throttle off",
-    "nothing to decode": "the rank had nothing to decode, so that prefill delays nobody on it",
+    "nothing to decode": "the rank itself had nothing to decode; others may have waited for it",
     "hold lifted": "the hold would have left the step empty",
     "remote KV": "the request's KV came from a remote store, which passes the hold",
     "not throttled": "nobody asked the rank to hold prefills",

@@ -157,10 +157,11 @@ def cadence(summary: Summary) -> str:
     if not off:
         return f"all {summary.prefill_steps:,} prefill steps on the beat; {share}"
     named = ", ".join(map(str, summary.off_beat[:FEW])) + (", ..." if len(summary.off_beat) > FEW else "")
+    at = steps if len(summary.off_beat) > 1 else steps[:-1]
     why = ", ".join(f"{count:,} {why}" for why, count in summary.whys.items())
     return (
         f"{percent(summary.on_beat, summary.prefill_steps)} of {summary.prefill_steps:,} prefill steps on the beat; "
-        f"{off:,} off the beat at {steps} {named} ({why}); {share}"
+        f"{off:,} off the beat at {at} {named} ({why}); {share}"
     )
 
 

@@ -37,7 +37,7 @@ def test_a_group() -> None:
     assert summary.ranks[0].kinds == {"prefill": 1, "decode": 3, "mixed": 1, "exchange": 1}
     assert (summary.ranks[0].held_steps, summary.ranks[0].prefill_steps, summary.ranks[0].on_beat) == (1, 2, 1)
     assert headline(summary) == (
-        "interval 2: 67 % of 3 prefill steps on the beat; 1 off the beat at lock steps 3 (1 saturated); 60 % of 5 "
+        "interval 2: 67 % of 3 prefill steps on the beat; 1 off the beat at lock step 3 (1 saturated); 60 % of 5 "
         "lock steps carry prefill; median pure-decode step 5.5 ms, step with prefill 60.0 ms"
     )
     assert summary.as_json()["off_beat"] == [3]
