@@ -25,6 +25,8 @@ COLOURS = {
     "exchange": "#6b4fa0",
     "empty": "#ececec",
 }
+LETTERS = {"prefill": "P", "mixed": "M", "held": "H"}
+"""Written above a bar that is wide enough."""
 GROUND, INK, SOFT, LINE, BEAT = "#ffffff", "#22252b", "#5d6470", "#d8d5cf", "#f3ecd6"
 
 
@@ -123,8 +125,13 @@ class _Picture:
             x = self._x(step.number)
             gap = min(3.0, self.wide / 6) if self.wide >= 4 else 0.0
             self._bar(step.shown, x + gap / 2, base - tall, max(1.0, self.wide - gap), tall)
+            top = base - tall - 3
+            if self.wide >= 16 and (letter := LETTERS.get(step.shown)):
+                at = x + (self.wide - self.words[0].getlength(letter)) / 2
+                self.pen.text((at, top - 13), letter, SOFT, self.words[0])
+                top -= 16
             if step.prefills and not step.beat:
-                self._mark(x + self.wide / 2, base - tall - 3)
+                self._mark(x + self.wide / 2, top)
 
     def _visible(self, steps: Iterable[LaneStep]) -> Iterable[LaneStep]:
         """One step a pixel: prefill stands before the rest, a longer step before a shorter one."""
