@@ -4,10 +4,12 @@ from onbeat_engine.lanes.html import payload, render
 from onbeat_engine.lanes.read import read_lanes, trace_paths
 from onbeat_engine.lanes.steps import LaneRing, Lanes, LaneStep, idle_step, lane_step
 from onbeat_engine.lanes.summary import Summary, headline, summarize
+from onbeat_engine.lanes.tracker import LaneTracker
 
 __all__ = [
     "LaneRing",
     "LaneStep",
+    "LaneTracker",
     "Lanes",
     "Summary",
     "headline",

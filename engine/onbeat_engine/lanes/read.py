@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from onbeat_engine.lanes.steps import Lanes, LaneStep, idle_step, lane_step
+from onbeat_engine.lanes.steps import Lanes, LaneStep
+from onbeat_engine.lanes.tracker import LaneTracker
 from onbeat_spec.errors import EmptyTrace, TraceError
 from onbeat_spec.trace import Header, Idle, Record, StepRecord, Update
 from onbeat_spec.trace_read import TraceFile
@@ -77,12 +78,15 @@ class RankLane:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.steps: list[LaneStep] = []
-        self._open: dict[int, int] = {}
-        """Steps whose outputs have not come: number, to position in `steps`."""
-        self._busy_until = 0.0
-        self._unlocked = self._untimed = 0
+        self._ended: list[LaneStep] = []
+        self._tracker = LaneTracker(rank)
+        self._unlocked = 0
         self._cut = False
+
+    @property
+    def steps(self) -> list[LaneStep]:
+        """All steps so far, those without outputs at the end."""
+        return [*self._ended, *self._tracker.open.values()]
 
     def read(self, path: str) -> None:
         """Take a file."""
@@ -97,9 +101,10 @@ class RankLane:
     def notes(self, ranks: int) -> list[str]:
         """Return what a reader should know, once all was read."""
         found = []
-        untimed = sum(step.duration is None and step.kind not in ("exchange", "empty") for step in self.steps)
+        steps = self.steps
+        untimed = sum(step.duration is None and step.kind not in ("exchange", "empty") for step in steps)
         if untimed:
-            found.append(f"rank {self.rank}: {untimed:,} of {len(self.steps):,} steps have no time recorded")
+            found.append(f"rank {self.rank}: {untimed:,} of {len(steps):,} steps have no time recorded")
         if self._unlocked and ranks > 1:
             found.append(f"rank {self.rank}: no lock step numbers recorded; its columns are its own steps")
         if self._cut:
@@ -110,21 +115,14 @@ class RankLane:
         match record:
             case StepRecord():
                 self._unlocked += record.lock is None
-                self._open[record.step.index] = len(self.steps)
-                saturated, start = record.before.saturated, started + record.time
-                self.steps.append(lane_step(record.step, record.lock, self.rank, saturated=saturated, start=start))
+                time = started + record.time
+                self._tracker.scheduled(record.step, record.lock, saturated=record.before.saturated, time=time)
             case Idle():
                 took = record.took or None
-                self._busy_until = started + record.time
-                self.steps.append(
-                    idle_step(record.lock, self.rank, start=self._busy_until - record.took, duration=took)
-                )
+                self._ended.append(self._tracker.idle(record.lock, time=started + record.time, took=took))
             case Update():
-                at = self._open.pop(record.step, None)
-                if at is not None and record.time:
-                    came = started + record.time
-                    start = max(self.steps[at].start, self._busy_until)
-                    self._busy_until = came
-                    self.steps[at] = self.steps[at]._replace(start=start, duration=max(0.0, round(came - start, 6)))
+                step = self._tracker.ended(record.step, started + record.time if record.time else None)
+                if step is not None:
+                    self._ended.append(step)
             case _:
                 pass
