@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from onbeat_engine.config import OnViolation
 from onbeat_engine.errors import EngineDead, TryLater
+from onbeat_engine.group_watch import GroupWatch
 from onbeat_engine.messages import (
     Abort,
     Answer,
@@ -25,14 +27,13 @@ from onbeat_engine.messages import (
     ToRank,
 )
 from onbeat_engine.reporting import report_of
+from onbeat_engine.waits import Done, Waits
 from onbeat_spec import balance, protocol
 from onbeat_spec.errors import OnbeatError, ProtocolMisuse, RequestRefused
 from onbeat_spec.protocol import Front, PauseMode, Sent
 
-Deliver = Callable[[Output], None]
-"""Takes what came for one request."""
-Done = Callable[[OnbeatError | None], None]
-"""Told once that something is complete, or why it never will be."""
+Deliver = Callable[[Output, int], None]
+"""Takes what came for one request, and the rank it is at; -1: none."""
 
 
 class Open(NamedTuple):
@@ -50,30 +51,46 @@ class Client:
         coupled: they share collectives.
         send: sends a message to a rank; messages to one rank keep their order.
         by_tokens: balance the load by prompt tokens instead of requests (case B87).
+        on_violation: what follows when a group violates an invariant.
 
     Attributes:
+        watches: of groups of more than one rank.
         stats: the newest that came, by rank.
         requests: those that have not ended, by id; not those that are held.
         closed: why no request is taken any more; empty: they are.
+        recovering: groups that are being started again.
+        paused: how the ranks are paused, or will be once they are there again.
+        sleeping: whether they give their memory up, or have.
     """
 
     def __init__(
-        self, ranks: int, coupled: bool, send: Callable[[int, ToRank], None], *, by_tokens: bool = False
+        self,
+        ranks: int,
+        coupled: bool,
+        send: Callable[[int, ToRank], None],
+        *,
+        by_tokens: bool = False,
+        on_violation: OnViolation = "log",
     ) -> None:
         groups = protocol.groups(ranks, coupled)
+        self.watches = {
+            index: GroupWatch(members, on_violation) for index, members in enumerate(groups) if len(members) > 1
+        }
         self.fronts = [Front(members) for members in groups]
         self.fleet = balance.fleet_of(ranks, by_tokens=by_tokens)
         self.stats = [RankStats(rank=rank) for rank in range(ranks)]
         self.requests: dict[str, Open] = {}
         self.closed = ""
+        self.recovering: set[int] = set()
+        self.paused: PauseMode | None = None
+        self.sleeping = False
         self.gone: dict[int, str] = {}
         """Ranks that have ended, and why."""
         self._send = send
+        self._on_violation = on_violation
         self._group_of = {rank: index for index, members in enumerate(groups) for rank in members}
         self._held: dict[str, tuple[NewRequest, Deliver]] = {}
-        self._stops: list[Done] = []
-        self._calls: dict[int, tuple[set[int], Done]] = {}
-        self._last_call = 0
+        self._waits = Waits()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 
@@ -83,6 +100,8 @@ class Client:
         Raises:
             TryLater: none is taken now. EngineDead: nor will be. Nothing of it is kept.
         """
+        if self.dead and self.recovering:
+            raise TryLater(f"the engine is being started again ({self.dead}); send the request again later")
         if self.dead:
             raise EngineDead(self.dead)
         if self.closed:
@@ -116,7 +135,7 @@ class Client:
             known = self.requests.pop(id, None)
             if known is not None:
                 ranks.setdefault(known.rank, []).append(id)
-                known.deliver(Output(id=id, finish_reason="abort"))
+                known.deliver(Output(id=id, finish_reason="abort"), known.rank)
             else:
                 self._unhold(id, Output(id=id, finish_reason="abort"))
         for rank, there in ranks.items():
@@ -127,7 +146,7 @@ class Client:
         if request is not None:
             group = self._living()[0] if self._living() else 0
             self.fronts[group] = self.fronts[group]._replace(held=len(self._held))
-            request[1](output)
+            request[1](output, -1)
 
     @property
     def num_held(self) -> int:
@@ -135,16 +154,6 @@ class Client:
         return len(self._held)
 
     # --- Pause, sleep ------------------------------------------------------------------------------------------------
-
-    @property
-    def paused(self) -> PauseMode | None:
-        """How the ranks are paused."""
-        return next((self.fronts[group].paused for group in self._living()), None)
-
-    @property
-    def sleeping(self) -> bool:
-        """Whether the ranks give their memory up, or have."""
-        return any(self.fronts[group].sleeping for group in self._living())
 
     def pause(self, mode: PauseMode) -> None:
         """Pause all ranks; see `stopped`. Requests that come while they are paused with `keep` are held.
@@ -155,6 +164,7 @@ class Client:
         for group in self._living():
             front, sent = protocol.pause(self.fronts[group], mode)
             self._publish(group, front._replace(holds=mode == "keep"), sent)
+        self.paused = mode
         if mode == "abort":
             for id in tuple(self._held):
                 self._unhold(id, Output(id=id, finish_reason="abort"))
@@ -163,14 +173,14 @@ class Client:
         """End a pause, and sleep; requests that were held go to their ranks."""
         for group in self._living():
             self._publish(group, *protocol.resume(self.fronts[group]))
-        for done in self._take_stops():
-            done(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
+        self.paused, self.sleeping = None, False
+        self._waits.no_stop(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
         held, self._held = self._held, {}
         for id, (request, deliver) in held.items():
             try:
                 self.add(request, deliver)
             except OnbeatError as error:
-                deliver(Output(id=id, finish_reason="error", error=str(error)))
+                deliver(Output(id=id, finish_reason="error", error=str(error)), -1)
 
     def sleep(self) -> None:
         """Let all ranks give their memory up, once they have stopped.
@@ -180,11 +190,13 @@ class Client:
         """
         for group in self._living():
             self._publish(group, *protocol.sleep(self.fronts[group]))
+        self.sleeping = self.sleeping or self.paused is not None
 
     def rouse(self) -> None:
         """Let all ranks take their memory back; they stay paused."""
         for group in self._living():
             self._publish(group, *protocol.rouse(self.fronts[group]))
+        self.sleeping = False
 
     def remove(self, rank: int) -> None:
         """Let a rank leave its paused group once that has stopped; what it still has ends there.
@@ -204,16 +216,15 @@ class Client:
 
     def when_stopped(self, done: Done) -> None:
         """Call `done` once every rank has stopped: then a pause, or sleep, is complete."""
-        self._stops.append(done)
+        self._waits.stop(done)
         self._settle()
 
     def reset_prefix_cache(self, done: Done) -> None:
         """Let every rank forget its cached blocks; call `done` when all have."""
-        self._last_call += 1
-        ranks = set(self._group_of) - self.gone.keys()
-        self._calls[self._last_call] = (ranks, done)
-        for rank in sorted(ranks):
-            self._to(rank, ResetPrefixCache(call=self._last_call))
+        ranks = sorted(self._group_of.keys() - self.gone.keys())
+        call = self._waits.call(ranks, done)
+        for rank in ranks:
+            self._to(rank, ResetPrefixCache(call=call))
         self._settle()
 
     # --- What comes from ranks ---------------------------------------------------------------------------------------
@@ -226,12 +237,11 @@ class Client:
                     self._deliver(output)
                 if message.stats is not None:
                     self._reported(message.stats)
+                if message.lock_steps:
+                    group = self._group_of[message.rank]
+                    self._judged(group, self.watches[group].told(message.rank, message.lock_steps))
             case Answer():
-                ranks, done = self._calls.get(message.call, (set(), None))
-                ranks.discard(message.rank)
-                if not message.ok and done is not None:
-                    del self._calls[message.call]
-                    done(EngineDead(message.message))
+                self._waits.answered(message)
             case Ended():
                 if message.expected:
                     self._left(message.rank, message.why)
@@ -254,6 +264,27 @@ class Client:
                 self._unhold(id, Output(id=id, finish_reason="error", error=self.dead))
         self._settle()
 
+    def joined(self, group: int, epoch: int) -> None:
+        """A group that had died was started again; it is paused as the others are."""
+        members = self.fronts[group].members
+        self.fronts[group] = Front(members)
+        for rank in members:
+            self.gone.pop(rank, None)
+            self.fleet = balance.joined(self.fleet, rank, epoch)
+            self.stats[rank] = RankStats(rank=rank, epoch=epoch)
+        if group in self.watches:
+            self.watches[group] = GroupWatch(members, self._on_violation, self.watches[group].counts)
+        self.recovering.discard(group)
+        if self.paused is not None:
+            front, sent = protocol.pause(self.fronts[group], self.paused)
+            self._publish(group, front._replace(holds=self.paused == "keep"), sent)
+        if self.sleeping:
+            self._publish(group, *protocol.sleep(self.fronts[group]))
+
+    def group_of(self, rank: int) -> int:
+        """Return the number of a rank's group."""
+        return self._group_of[rank]
+
     @property
     def dead(self) -> str:
         """Why no rank lives any more; empty: one does."""
@@ -264,10 +295,19 @@ class Client:
         if rank in self.gone:
             return
         self.gone[rank] = why
+        group = self._group_of[rank]
+        if group in self.watches:
+            self._judged(group, self.watches[group].gone(rank))
         self.fleet = balance.removed(self.fleet, rank)
         self.stats[rank] = msgspec.structs.replace(self.stats[rank], waiting=0, running=0, tokens=0, kv_cache_usage=0.0)
         for id in [id for id, known in self.requests.items() if known.rank == rank]:
             self._deliver(Output(id=id, finish_reason="error", error=f"rank {rank} has ended: {why}"))
+
+    def _judged(self, group: int, violation: str) -> None:
+        """End a group that violates an invariant, if it is to."""
+        rank = next((rank for rank in self.fronts[group].members if rank not in self.gone), None)
+        if violation and rank is not None:
+            self.died(rank, violation)
 
     def _deliver(self, output: Output) -> None:
         known = self.requests.get(output.id)
@@ -275,7 +315,7 @@ class Client:
             return
         if output.finish_reason is not None:
             del self.requests[output.id]
-        known.deliver(output)
+        known.deliver(output, known.rank)
 
     def _reported(self, stats: RankStats) -> None:
         rank = stats.rank
@@ -306,16 +346,6 @@ class Client:
         if rank not in self.gone:
             self._send(rank, message)
 
-    def _take_stops(self) -> list[Done]:
-        taken, self._stops = self._stops, []
-        return taken
-
     def _settle(self) -> None:
         """Tell those who wait for what is complete now."""
-        if self._stops and self.stopped:
-            for done in self._take_stops():
-                done(EngineDead(self.dead) if self.dead else None)
-        for call, (ranks, done) in tuple(self._calls.items()):
-            if ranks <= self.gone.keys():
-                del self._calls[call]
-                done(EngineDead(self.dead) if self.dead else None)
+        self._waits.settle(lambda: self.stopped, self.gone, self.dead)

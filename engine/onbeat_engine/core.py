@@ -13,7 +13,18 @@ from typing import NamedTuple
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.executor import EngineRequest, Executor, Pending, Row, StepOutputs
-from onbeat_engine.messages import Abort, Answer, Ended, FromRank, LogEntry, NewRequest, ResetPrefixCache, ToRank
+from onbeat_engine.group_turns import GroupTurns
+from onbeat_engine.messages import (
+    Abort,
+    Answer,
+    Ended,
+    FromRank,
+    LogEntry,
+    NewRequest,
+    RankStats,
+    ResetPrefixCache,
+    ToRank,
+)
 from onbeat_engine.monitoring import RankMonitor
 from onbeat_engine.reporting import Reporter
 from onbeat_reference.recorder import RecorderMixin
@@ -29,12 +40,11 @@ from onbeat_spec.protocol import (
     Turn,
     after_step,
     before_step,
-    collectives,
     lost,
     may_run,
     read,
 )
-from onbeat_spec.records import LockStep, Step
+from onbeat_spec.records import Step
 
 log = logging.getLogger("onbeat.core")
 
@@ -73,9 +83,10 @@ class EngineCore:
         config: the deployment's.
         built: this rank's parts.
         rank: its number in the deployment.
+        epoch: how often it was started again.
     """
 
-    def __init__(self, config: EngineConfig, built: Built, *, rank: int = 0) -> None:
+    def __init__(self, config: EngineConfig, built: Built, *, rank: int = 0, epoch: int = 0) -> None:
         self.rank = rank
         self.config = config
         self.executor = built.executor
@@ -90,9 +101,15 @@ class EngineCore:
             trace_rank=rank,
         )
         self.monitor = RankMonitor(self.scheduler, rank, config.on_violation) if config.monitor else None
-        self.reporter = Reporter(rank, self.scheduler, {} if self.monitor is None else self.monitor.counts)
+        self.reporter = Reporter(
+            RankStats(rank=rank, epoch=epoch), self.scheduler, self.monitor.counts if self.monitor else {}
+        )
         self.flights: deque[Flight] = deque()
         self.coupled = built.exchange.size > 1
+        self._turns: GroupTurns | None = None
+        if self.coupled:
+            told = self.reporter if config.monitor else None
+            self._turns = GroupTurns(self.scheduler, self.scheduler.recorder, told)
         self._clock = clock_for(config.prefill_schedule_interval, 1)  # a coupled rank has the protocol's phase instead
         self._depth = self.scheduler.config.async_depth
         self._structured: set[str] = set()
@@ -100,7 +117,8 @@ class EngineCore:
         self._over: list[EngineRequest] = []
         """Ended, but steps in flight may still speak of them."""
         self._asleep = False
-        self._turns = 0
+        self.failed = False
+        """It has ended though nobody wanted that."""
         self._sent: list[FromRank] = []
 
     # --- Messages ----------------------------------------------------------------------------------------------------
@@ -212,6 +230,8 @@ class EngineCore:
         if turn.kind == "idle":
             self._clock.idle()
             return False
+        if self._turns is not None:
+            self._turns.begins()
         agreement: Agreement | None = None
         if turn.vote is not None:
             agreement = self.exchange.exchange(turn.vote)
@@ -220,9 +240,8 @@ class EngineCore:
         else:
             self._step(turn)
         self.state = after_step(self.state, self.settings, agreement)
-        if turn.vote is not None:
-            self._lock(turn, last=self.state.read == self.state.agreed)
-        self._turns += 1
+        if turn.vote is not None and self._turns is not None:
+            self._turns.took_part(turn, last=self.state.read == self.state.agreed)
         if self.state.ended:
             self._end(self.state.ended, expected=True)
         else:
@@ -232,10 +251,12 @@ class EngineCore:
     def _step(self, turn: Turn) -> None:
         """Schedule and begin a step; then take the outputs of the oldest that was not waited for."""
         throttle = turn.throttle if self.coupled else self._clock.throttle()
-        if self.coupled and self.scheduler.recorder is not None:
-            self.scheduler.recorder.lock = LockStep(self._turns, turn.phase, collectives(turn, 1), False)
+        if self._turns is not None:
+            self._turns.steps(turn)
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
+        if self._turns is not None:
+            self._turns.stepped(turn, step)
         pending: Pending | None = None
         if rows:
             pending = self.executor.execute(rows)
@@ -264,18 +285,12 @@ class EngineCore:
 
     def _take_part(self, turn: Turn) -> None:
         """Run a forward without any token of one's own, since others have work. Alone it would be for nobody."""
-        if self.coupled:
+        if self._turns is not None:
             self.executor.dummy()
             self.reporter.dummies += 1
-        if self.monitor is not None:
-            self.monitor.took_part()
-            self._lock(turn, last=False)
-
-    def _lock(self, turn: Turn, *, last: bool) -> None:
-        """Record a turn of the group in which nothing was scheduled."""
-        if self.coupled and self.scheduler.recorder is not None:
-            phase = None if turn.vote is not None else turn.phase
-            self.scheduler.recorder.took_part(LockStep(self._turns, phase, collectives(turn, 0), last))
+            self._turns.took_part(turn, last=False)
+            if self.monitor is not None:
+                self.monitor.took_part()
 
     def _drain(self) -> None:
         while self.flights:
@@ -339,6 +354,7 @@ class EngineCore:
     def _end(self, why: str, *, expected: bool = False) -> None:
         """End this rank: everybody who waits for it is told why."""
         self.state, _ = lost(self.state, why)
+        self.failed = self.failed or not expected
         self.flights.clear()
         reason = FinishReason.ABORT if expected else FinishReason.ERROR
         for id in tuple(self.scheduler.requests):

@@ -62,6 +62,8 @@ class RequestOutput:
     prompt_logprobs: list[Logprobs | None] | None = None
     """One entry per token of the prompt, the first is None; with deltas in the first output only."""
     num_cached_tokens: int = 0
+    rank: int = -1
+    """Where it is served, with n > 1 the first completion; -1: nowhere yet."""
     arrival_time: float = 0.0
     first_token_time: float = 0.0
     finished_time: float = 0.0
@@ -106,6 +108,11 @@ class Choice:
             if output.stop_token in self.params.stop_token_ids:
                 self.stop_reason = output.stop_token
         return False
+
+    def fail(self, why: str) -> None:
+        """End it with an error."""
+        if self.finish_reason is None:
+            self.finish_reason, self.error = "error", why
 
     def take(self, kind: OutputKind) -> CompletionOutput | None:
         """Return all so far, or what is new; None: nothing is."""
@@ -159,6 +166,7 @@ class RequestState:
         self.first_token_time = 0.0
         self.finished_time = 0.0
         self.num_cached_tokens = 0
+        self.rank = -1
         self._tokenizer = tokenizer
         self._prompt_logprobs: list[Logprobs | None] | None = None
         self._prompt_told = False
@@ -174,8 +182,10 @@ class RequestState:
         """The ids of those that have not."""
         return [id for id, index in self._index.items() if self.choices[index].finish_reason is None]
 
-    def push(self, output: Output) -> bool:
-        """Take an output; True: the rank is to be told that this request has ended."""
+    def push(self, output: Output, rank: int = -1) -> bool:
+        """Take an output of a rank; True: that is to be told that this request has ended."""
+        if self.rank < 0:
+            self.rank = rank
         if output.refused:
             self.refused = output.error
         if output.tokens and not self.first_token_time:
@@ -189,6 +199,10 @@ class RequestState:
         if self.finished and not self.finished_time:
             self.finished_time = time.monotonic()
         return stopped
+
+    def fail(self, id: str, why: str) -> None:
+        """End a completion with an error."""
+        self.choices[self._index[id]].fail(why)
 
     def take(self, kind: OutputKind) -> RequestOutput | None:
         """Return what there is to tell; None: nothing new."""
@@ -206,6 +220,7 @@ class RequestState:
             finished,
             prompt_logprobs,
             self.num_cached_tokens,
+            self.rank,
             self.arrival_time,
             self.first_token_time,
             self.finished_time,

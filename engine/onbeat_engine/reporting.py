@@ -10,7 +10,10 @@ from onbeat_reference.lifecycle import Lifecycle
 from onbeat_reference.request import FinishReason, Request
 from onbeat_spec.balance import Report, publishes
 from onbeat_spec.protocol import Rank
-from onbeat_spec.records import Step
+from onbeat_spec.records import Member, Step
+
+MOST_UNTOLD = 16
+"""Turns of a group that wait for a message to ride along with."""
 
 
 def report_of(stats: RankStats) -> Report:
@@ -22,21 +25,23 @@ class Reporter:
     """Collects outputs until they are fetched, and counts.
 
     Args:
-        rank: the rank's number.
+        first: what the rank has to tell at its beginning.
         scheduler: the rank's scheduler.
         violations: how many there were so far, by invariant; somebody else counts them.
 
     Attributes:
         dummies: forwards without any token of the rank's own.
+        lock_steps: turns of the group that were not told yet.
     """
 
-    def __init__(self, rank: int, scheduler: Lifecycle, violations: Mapping[str, int]) -> None:
-        self.rank = rank
+    def __init__(self, first: RankStats, scheduler: Lifecycle, violations: Mapping[str, int]) -> None:
+        self.rank = first.rank
         self.scheduler = scheduler
         self.violations = violations
         self.dummies = 0
+        self.lock_steps: list[Member] = []
         self._outputs: list[Output] = []
-        self._last = RankStats(rank=rank)
+        self._last = first
         self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
         self._cached: dict[str, int] = {}
         """Cached tokens of requests that had no output yet."""
@@ -48,6 +53,7 @@ class Reporter:
         """A request was read, and accepted."""
         self._read(request.num_prompt)
         self._counts["tokens"] += request.num_prompt
+        self._counts["prompts"] += request.num_prompt
 
     def refused(self, new: NewRequest, error: str, *, later: bool = False) -> None:
         """A request was read, and refused: nothing of it is kept (case B97)."""
@@ -126,16 +132,18 @@ class Reporter:
         stats = self._stats(state)
         told, last = bool(self._outputs), self._last
         changed = publishes(report_of(last), report_of(stats)) or _gauges(stats) != _gauges(last)
-        if not told and not changed:
+        if not told and not changed and len(self.lock_steps) < MOST_UNTOLD:
             return None
         outputs, self._outputs, self._last = self._outputs, [], stats
-        return Outputs(rank=self.rank, outputs=outputs, stats=stats)
+        lock_steps, self.lock_steps = self.lock_steps, []
+        return Outputs(rank=self.rank, outputs=outputs, stats=stats, lock_steps=lock_steps)
 
     def _stats(self, state: Rank) -> RankStats:
         scheduler, counts = self.scheduler, self._counts
         pool = scheduler.pool
         return RankStats(
             rank=self.rank,
+            epoch=self._last.epoch,
             number=self._last.number + 1,
             waiting=len(scheduler.waiting) + len(scheduler.parked),
             running=len(scheduler.running),
@@ -146,7 +154,7 @@ class Reporter:
             steps=scheduler.num_steps,
             dummy_steps=self.dummies,
             held_steps=counts["held"],
-            prompt_tokens=counts["read_tokens"],
+            prompt_tokens=counts["prompts"],
             generation_tokens=counts["generated"],
             preemptions=counts["preemptions"],
             prefix_cache_queries=counts["queries"],

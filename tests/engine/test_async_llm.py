@@ -17,10 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
+from onbeat_engine import async_llm, outputs
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import BadRequest, EngineDead, TryLater
 from onbeat_engine.fake import expected, tokenizer
+from onbeat_engine.messages import Output
 from onbeat_engine.outputs import RequestOutput
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_proofs.check_trace import check_trace
@@ -81,8 +83,8 @@ def test_requests_are_served_streamed_and_refused() -> None:
     async def work() -> None:
         async with running(async_scheduling=True) as engine:
             await engine.check_health()
-            outputs = await asyncio.gather(*(final(engine, [i, 2, 3]) for i in range(20)))
-            for i, output in enumerate(outputs):
+            served = await asyncio.gather(*(final(engine, [i, 2, 3]) for i in range(20)))
+            for i, output in enumerate(served):
                 assert output.outputs[0].token_ids == expected([i, 2, 3], 12)
             parts = [part async for part in engine.generate("ab", GREEDY, "same", output_kind="delta")]
             assert [token for part in parts for token in part.outputs[0].token_ids] == expected(b"ab", 12)
@@ -92,6 +94,43 @@ def test_requests_are_served_streamed_and_refused() -> None:
             assert (engine.num_unfinished, engine.num_held) == (0, 0)
             await until(lambda: engine.stats()[0].running == 0)
             assert engine.stats()[0].generation_tokens == 21 * 12
+
+    run(work)
+
+
+def test_readers_are_not_starved_by_a_fast_rank() -> None:
+    async def work() -> None:
+        async with running() as engine:
+            params = SamplingParams(temperature=0.0, max_tokens=300, seed=0)
+
+            async def chunks(i: int) -> int:
+                return len([1 async for _ in engine.generate([i], params, "x", output_kind="delta")])
+
+            counts = await asyncio.gather(*(chunks(i) for i in range(32)))
+            assert min(counts) > 20
+
+    run(work)
+
+
+def test_the_fault_of_one_request_is_no_other_s(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    push = outputs.Choice.push
+
+    def faulty(self: outputs.Choice, output: Output) -> bool:
+        if self.params.max_tokens == 13:
+            raise RuntimeError("planted failure")
+        return push(self, output)
+
+    monkeypatch.setattr(outputs.Choice, "push", faulty)
+
+    async def work() -> None:
+        async with running() as engine:
+            bad = SamplingParams(temperature=0.0, max_tokens=13, seed=0)
+            both = await asyncio.gather(*(final(engine, [1], params) for params in (bad, GREEDY)))
+            assert [each.outputs[0].finish_reason for each in both] == ["error", "length"]
+            assert "planted failure" in (both[0].outputs[0].error or "")
+            await until(lambda: engine.stats()[0].running == 0)
 
     run(work)
 
@@ -214,6 +253,59 @@ def test_a_killed_rank_is_noticed_and_the_others_go_on(capfd: pytest.CaptureFixt
     run(work)
 
 
+def test_a_rank_that_died_is_started_again(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with running(model="delay=0.002", restart=True) as engine:
+            for _ in range(3):
+                stream = engine.generate([1], LONG, "a", output_kind="final")
+                await asyncio.sleep(0.05)
+                os.kill(engine.ranks[0].pid, signal.SIGKILL)
+                assert (await anext(stream)).outputs[0].finish_reason == "error"
+                assert engine.is_restarting
+                assert not engine.errored
+                with pytest.raises(TryLater, match="started again"):
+                    engine.generate([1], GREEDY, "late")
+                await until(lambda: not engine.is_restarting)
+                assert (await final(engine, [1])).outputs[0].token_ids == expected([1], 12)
+            assert engine.ranks[0].epoch == 3
+
+    run(work)
+
+
+def test_a_rank_comes_back_as_paused_as_the_others_are(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with running(restart=True, data_parallel_size=2) as engine:
+            await engine.sleep(mode="keep")
+            os.kill(engine.ranks[1].pid, signal.SIGKILL)
+            await until(lambda: engine.is_restarting)
+            held = [engine.generate([i], GREEDY, "held", output_kind="final") for i in range(4)]
+            await until(lambda: not engine.is_restarting)
+            await until(lambda: [stats.asleep for stats in engine.stats()] == [True, True])
+            assert engine.num_held == 4
+            await engine.wake_up()
+            outputs = [await anext(stream) for stream in held]
+            assert [each.outputs[0].token_ids for each in outputs] == [expected([i], 12) for i in range(4)]
+            assert sorted(each.rank for each in outputs) == [0, 0, 1, 1]
+
+    run(work)
+
+
+def test_a_rank_that_cannot_come_back_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(async_llm, "RESTART_AFTER", (0.0, 0.1))
+
+    async def work() -> None:
+        async with running(restart=True) as engine:
+            engine._processes.build = "onbeat_engine.nothing:build"
+            os.kill(engine.ranks[0].pid, signal.SIGKILL)
+            await until(lambda: engine.errored)
+            with pytest.raises(EngineDead):
+                engine.generate([1], GREEDY, "late")
+
+    run(work)
+
+
 def test_a_failing_step_ends_the_rank_with_its_reason(capfd: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         async with running(model="fail_at=5") as engine:
@@ -322,6 +414,7 @@ def test_ranks_end_with_their_front_end() -> None:
     """Kill -9 the front end: its ranks and the folder of their sockets go too."""
     script = """
 import asyncio
+from onbeat_engine import async_llm, outputs
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.fake import tokenizer
