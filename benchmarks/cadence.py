@@ -4,7 +4,7 @@ A model with experts on several ranks of this machine: in every step all wait fo
 asked how long a step of decodes takes (D), and a step with one prompt (P); the prompts are made so long that P is
 `--ratio` times D. Then requests arrive at random moments, the same for every interval. The loads:
 
-- decode: nine tenths of the prompts that the ranks could take if all had one in each step, for which they take A
+- decode: eight tenths of the prompts that the ranks could take if all had one in each step, for which they take A
   seconds. Without a cadence that is enough for most steps to have a prefill on some rank;
 - saturation: all requests are there from the start;
 - prefill: prompts of 16 times the outputs, as frequent.
@@ -40,7 +40,7 @@ from onbeat_engine.fake import tokenizer
 from onbeat_engine.sampling_params import SamplingParams
 
 LOADS = ("decode", "saturation", "prefill")
-USED = 0.9
+USED = 0.8
 """Of what the ranks could take, in the decode load."""
 SHORT = 64
 """Tokens of the prompts from which the length of all others is calculated."""
@@ -151,7 +151,7 @@ class Times:
 
 async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
     """Measure steps; prompts are made so long that a step with one takes `ratio` times one of decodes."""
-    engine = await start(config)
+    engine = await start(replace(config, trace_dir=None))
     several = 4 * config.data_parallel_size
 
     async def prefill(length: int, count: int) -> float:
@@ -215,7 +215,8 @@ async def measure(
     results = {interval: Result(interval) for interval in intervals}
     for _ in range(rounds):
         for interval, result in results.items():
-            engine = await start(replace(config, prefill_schedule_interval=interval))
+            folder = f"{config.trace_dir}/{load.name}-{interval}" if config.trace_dir else None
+            engine = await start(replace(config, prefill_schedule_interval=interval, trace_dir=folder))
             try:
                 for i in range(2 * config.data_parallel_size):
                     await ask(engine, f"warm-{i}", prompt(-200 - i, load.prompt), 4)
@@ -267,6 +268,7 @@ async def run(options: argparse.Namespace, start: Start, console: Console) -> in
         max_num_batched_tokens=options.max_num_batched_tokens,
         enable_prefix_caching=False,
         num_gpu_blocks_override=options.blocks,
+        trace_dir=options.trace_dir,
     )
     about = machine(os.getloadavg()[0], os.cpu_count() or 1)
     times = await calibrate(start, config, options.ratio)
@@ -311,6 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
     parser.add_argument("--blocks", type=int, default=1024, help="KV blocks of each rank")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trace-dir", help="write the ranks' step records there, a folder for each load and interval")
     parser.add_argument("--json", help="write everything that was measured there")
     options = parser.parse_args(arguments)
     if unknown := set(options.loads) - set(LOADS):
