@@ -167,6 +167,14 @@ def test_a_request_while_paused_is_refused_or_held_and_counted() -> None:
     assert protocol.resume(held)[0] == FRONT._replace(last=2, holds=True)
 
 
+def test_a_request_that_is_held_can_be_withdrawn() -> None:
+    held = PAUSED._replace(holds=True, held=2)
+    assert protocol.withdraw(held) == held._replace(held=1)
+    for front in (PAUSED, protocol.withdraw(protocol.withdraw(held))):
+        with pytest.raises(ProtocolMisuse, match="no request is held"):
+            protocol.withdraw(front)
+
+
 def test_a_request_to_a_group_that_has_ended_is_refused_for_good() -> None:
     with pytest.raises(RequestRefused, match="the group has ended: rank 0 died; start it again"):
         protocol.request(protocol.died(FRONT, 0)[0], 1)

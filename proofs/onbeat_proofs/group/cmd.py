@@ -18,7 +18,8 @@ from onbeat_proofs.group.replay import Outcome, replay
 from onbeat_proofs.group.scenario import load, to_text
 from onbeat_proofs.theorem import FOR_ALL, Verdict
 
-WIDTH = 120
+WIDTH = 130
+"""Columns that the tables need, where no terminal says how many there are."""
 
 
 def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path | None) -> int:

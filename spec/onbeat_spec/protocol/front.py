@@ -70,6 +70,17 @@ def request(front: Front, rank: int) -> tuple[Front, Sent]:
     raise RequestRefused(f"the group has ended: {front.ended}; start it again")
 
 
+def withdraw(front: Front) -> Front:
+    """Forget a request that was held: its client gave it up, or waits no longer.
+
+    Raises:
+        ProtocolMisuse: none is held.
+    """
+    if front.held == 0:
+        raise ProtocolMisuse("no request is held; those that were accepted are aborted at their rank")
+    return front._replace(held=front.held - 1)
+
+
 def pause(front: Front, mode: PauseMode) -> tuple[Front, Sent]:
     """Pause the group; see `complete`. A second pause of the same mode changes nothing; the latest mode counts.
 

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from onbeat_proofs import for_all_balance, mutation
 from onbeat_proofs.cmd_prove import command
 from onbeat_proofs.group import balance_faults, cmd, drawing, for_all, mutants, prove
-from onbeat_proofs.group.balance_faults import BALANCE_FAULTS
+from onbeat_proofs.group.balance_faults import BALANCE_FAULTS, BalanceFault
 from onbeat_proofs.group.explore import explore
-from onbeat_proofs.group.faults import FAULTS
+from onbeat_proofs.group.faults import FAULTS, Fault
 from onbeat_proofs.group.prove import GroupProof
 from onbeat_proofs.group.replay import replay
 from onbeat_proofs.group.scenario import load, load_text
@@ -27,6 +27,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove, "QUICK", TINY)
 
 
+def reported_faults() -> list[Fault | BalanceFault]:
+    """Return every fault that has a public report, in the order in which they are printed."""
+    return [fault for fault in (*FAULTS, *BALANCE_FAULTS) if fault.case]
+
+
 @pytest.mark.usefixtures("tiny")
 def test_all_is_printed_and_written(tmp_path: Path) -> None:
     files = [f"--{name}={tmp_path / name}" for name in ("json", "html", "scenarios")]
@@ -34,7 +39,8 @@ def test_all_is_printed_and_written(tmp_path: Path) -> None:
     assert (result.exception, result.return_value) == (None, 0)
     assert f"{len(FAULTS) + len(BALANCE_FAULTS)} planted faults: nothing wrong" in result.output
     assert "balance/spread-pair all sizes proved" in [" ".join(line.split()) for line in result.output.splitlines()]
-    assert max(map(len, result.output.splitlines())) <= cmd.WIDTH
+    planted = [" ".join(line.split()) for line in result.output.splitlines() if line.startswith("B")]
+    assert [each.says in line for each, line in zip(reported_faults(), planted, strict=True)] == [True] * len(planted)
     report = json.loads((tmp_path / "json").read_text())
     assert [each["scope"] for each in report["scopes"]] == [str(scope) for scope in TINY]
     assert all(each["violates"] is None and each["states"] > 50 for each in report["scopes"])
