@@ -10,6 +10,7 @@ import msgspec
 from onbeat_engine.executor import TokenLogprobs
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec.protocol import PauseMode, Seen
+from onbeat_spec.records import Member
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +56,18 @@ class Shutdown(ToRank, frozen=True, kw_only=True, tag="shutdown"):
     """End the process; unfinished requests are aborted and told so."""
 
 
+class Ping(ToRank, frozen=True, tag="ping"):
+    """The front end lives. Sent to ranks that it has not started itself, which cannot see its end otherwise."""
+
+
 class FromRank(msgspec.Struct, frozen=True, tag=True):
     """Base of what a rank sends."""
+
+
+class Hello(FromRank, frozen=True, kw_only=True, tag="hello"):
+    """A rank that somebody else has started asks for its configuration."""
+
+    rank: int
 
 
 class Ready(FromRank, frozen=True, kw_only=True, tag="ready"):
@@ -66,6 +77,8 @@ class Ready(FromRank, frozen=True, kw_only=True, tag="ready"):
     num_blocks: int
     max_model_len: int
     pid: int
+    coupled: bool = False
+    """It shares collectives with all other ranks of the deployment."""
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,11 +134,14 @@ class Outputs(FromRank, frozen=True, kw_only=True, tag="outputs"):
     rank: int
     outputs: list[Output] = []
     stats: RankStats | None = None
+    lock_steps: list[Member] = []
+    """The rank's part in the turns of its group since the last message, if the group is watched."""
 
 
 class Answer(FromRank, frozen=True, kw_only=True, tag="answer"):
     """To a call, by its number."""
 
+    rank: int
     call: int
     ok: bool
     message: str = ""
