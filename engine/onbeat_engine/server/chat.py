@@ -16,7 +16,7 @@ from onbeat_engine.server.jobs import ClientGone, Job, Work
 from onbeat_engine.server.protocol import ChatChoice, ChatCompletion, ChatMessage, ChatRequest
 from onbeat_engine.server.serving import EventStream, Serving, Whole, gather
 
-STREAM = {"description": "The answer; a stream of events if that was asked for", "content": {"text/event-stream": {}}}
+STREAM = {"description": "The answer, or a stream of events", "content": {"text/event-stream": {}}}
 
 
 def router(serving: Serving) -> APIRouter:
@@ -28,7 +28,10 @@ def router(serving: Serving) -> APIRouter:
         serving.check_model(body.model)
         params = chat_params(body)
         prompt = await serving.encode_chat(
-            body.messages, body.add_generation_prompt, **(body.chat_template_kwargs or {})
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            variables=body.chat_template_kwargs,
         )
         job = await serving.jobs.start(Work("chatcmpl", [prompt], params, body.priority), request.receive)
         answer = Answer(serving, body, job)
@@ -63,7 +66,7 @@ class Answer:
 
     def __init__(self, serving: Serving, body: ChatRequest, job: Job) -> None:
         self.body = body
-        self.head = {
+        self.head: dict[str, Any] = {
             "id": job.id,
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),

@@ -16,7 +16,7 @@ from onbeat_engine.server.protocol import Completion, CompletionChoice, Completi
 from onbeat_engine.server.serving import EventStream, Gathered, Serving, Whole, gather
 
 MAX_PROMPTS = 1024
-STREAM = {"description": "The completion; a stream of events if that was asked for", "content": {"text/event-stream": {}}}
+STREAM = {"description": "The completion, or a stream of events", "content": {"text/event-stream": {}}}
 
 
 def router(serving: Serving) -> APIRouter:
@@ -65,10 +65,10 @@ def split(prompt: Prompt) -> Sequence[str | list[int]]:
     if not prompt:
         raise BadRequest("prompt is an empty list", "prompt")
     if isinstance(prompt[0], int):
-        return [prompt]  # type: ignore[list-item]  # the first item tells what all are
+        return [prompt]
     if len(prompt) > MAX_PROMPTS:
         raise BadRequest(f"{len(prompt)} prompts; at most {MAX_PROMPTS} in one request", "prompt")
-    return prompt  # type: ignore[return-value]  # as above
+    return prompt
 
 
 class Answer:
@@ -84,7 +84,12 @@ class Answer:
         self.prompts = job.work.prompts
         self.n = job.work.params.n
         self.only_prompt = only_prompt
-        self.head = {"id": job.id, "object": "text_completion", "created": int(time.time()), "model": serving.model}
+        self.head: dict[str, Any] = {
+            "id": job.id,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": serving.model,
+        }
         self.echoed = [self.tokenizer.decode(prompt) if body.echo else "" for prompt in self.prompts]
         self.offsets: dict[int, int] = {}
         """By choice that chunks were made of: characters of its tokens so far."""

@@ -55,9 +55,10 @@ class Output(Protocol):
     def finished(self) -> bool: ...
 
 
-class Stream(AsyncIterator[Output], Protocol):
+class Stream(Protocol):
     """A request's outputs. Those to come are what is new since the one before."""
 
+    def __aiter__(self) -> AsyncIterator[Output]: ...
     async def aclose(self) -> None:
         """Abort the request if it is not finished."""
         ...
@@ -68,15 +69,28 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
-    ) -> list[int]:
-        """Return the prompt that the model's chat template makes of the messages.
+    def encode(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> list[int]:
+        """Return a text's ids.
 
         Raises:
-            BadRequest: the template refuses them.
+            BadRequest: it has more than `max_tokens`, or is no Unicode text.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        max_tokens: int | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return the prompt that the model's chat template makes of messages.
+
+        Raises:
+            BadRequest: it has more than `max_tokens`, a message has parts that are no text, or the template refuses it.
         """
         ...
 

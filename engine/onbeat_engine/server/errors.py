@@ -110,4 +110,3 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, ours)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, ours)

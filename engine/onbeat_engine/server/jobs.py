@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from starlette.types import Receive
@@ -60,7 +60,7 @@ class Job:
             self.tasks.append(asyncio.create_task(self._pump(i, stream)))
         self.tasks.append(asyncio.create_task(self._watch()))
 
-    async def outputs(self) -> AsyncIterator[tuple[int, Output]]:
+    async def outputs(self) -> AsyncGenerator[tuple[int, Output]]:
         """Yield (index of the prompt, its output so far) until all prompts are finished.
 
         Raises:
@@ -150,7 +150,6 @@ class Jobs:
         if self.in_flight + work.size > self.limit:
             raise TryLater(f"{self.in_flight} of at most {self.limit} completions are in flight; try again later")
         if not self.running:
-            if not self.running:
             self.busy_since = time.monotonic()
         job = Job(self, work, receive, f"{work.kind}-{uuid.uuid4().hex}")
         self.running[job.id] = job

@@ -1,6 +1,7 @@
 """Log probabilities in the three forms that answers have them in."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from onbeat_engine.server.engine import Chances, TokenChance
 from onbeat_engine.server.protocol import (
@@ -57,7 +58,7 @@ def chat(ids: Sequence[int], chances: Sequence[Chances], top: int) -> ChatLogpro
     return ChatLogprobs(content=content)
 
 
-def entry(chance: TokenChance) -> dict[str, object]:
+def entry(chance: TokenChance) -> dict[str, Any]:
     """Return one token as chat's form has it."""
     return {
         "token": chance.decoded_token,
@@ -70,11 +71,9 @@ def prompt(chances: Sequence[Chances | None] | None) -> PromptLogprobs | None:
     """Return a prompt's as vLLM's field `prompt_logprobs` has them; None stays None."""
     if chances is None:
         return None
-    return [
-        known
-        and {
-            token: {"logprob": value(each), "rank": each.rank, "decoded_token": each.decoded_token}
-            for token, each in known.items()
-        }
-        for known in chances
-    ]
+    return [None if known is None else {token: ranked(each) for token, each in known.items()} for known in chances]
+
+
+def ranked(chance: TokenChance) -> dict[str, Any]:
+    """Return one token as `prompt_logprobs` has it."""
+    return {"logprob": value(chance), "rank": chance.rank, "decoded_token": chance.decoded_token}

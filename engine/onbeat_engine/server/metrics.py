@@ -34,7 +34,7 @@ COUNTERS = {
     "dummy_steps": ("Steps taken only because the group took one.", "dummy_steps"),
     "held_steps": ("Steps that held prefills back.", "held_steps"),
 }
-SHORT = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
+SHORT = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
 LONG = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 HISTOGRAMS = {
     "time_to_first_token_seconds": ("From a request's arrival to its first token.", SHORT),

@@ -1,4 +1,4 @@
-"""What every request passes before the app sees it: its id, its key, its size. Plain ASGI, so that streams stay streams.
+"""What every request passes before the app sees it: id, key, size. Plain ASGI, so that streams stay streams.
 
 The body is read here, whole but never past its limit, so that nothing behind has to wait for the network.
 """
@@ -11,7 +11,7 @@ import uuid
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onbeat_engine.server.errors import body
+from onbeat_engine.server.errors import answer, body
 
 OPEN = frozenset({"/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json", "/ping"})
 """What needs no key: probes, scrapers, and the API's description."""
@@ -35,26 +35,38 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""
         if scope["type"] != "http":
-            return await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
+            return
         headers = dict(scope["headers"])
         request_id = headers.get(b"x-request-id", b"")
         if not REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex.encode()
 
+        started = False
+
         async def send_with_id(message: Message) -> None:
+            nonlocal started
+            started = True
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             await send(message)
 
         if self.digests and scope["path"] not in OPEN and not self._knows(headers.get(b"authorization", b"")):
-            return await refuse(send_with_id, 401, "no valid API key; send it as Authorization: Bearer KEY")
+            await refuse(send_with_id, 401, "no valid API key; send it as Authorization: Bearer KEY")
+            return
         length = headers.get(b"content-length", b"0")
         too_large = length.isdigit() and int(length) > self.max_body_size
         content = None if too_large else await self._read(receive)
         if content is None:
             limit = f"the request's body is larger than {self.max_body_size} bytes"
-            return await refuse(send_with_id, 413, limit, close=True)
-        await self.app(scope, replay(content, receive), send_with_id)
+            await refuse(send_with_id, 413, limit, close=True)
+            return
+        try:
+            await self.app(scope, replay(content, receive), send_with_id)
+        except Exception as error:
+            if started:  # too late for an answer: the server logs it, and breaks the connection
+                raise
+            await answer(error)(scope, receive, send_with_id)
 
     def _knows(self, authorization: bytes) -> bool:
         scheme, _, key = authorization.partition(b" ")

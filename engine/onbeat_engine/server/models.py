@@ -40,7 +40,7 @@ def router(serving: Serving) -> APIRouter:
         if (body.prompt is None) == (body.messages is None):
             raise BadRequest("send either prompt or messages", "prompt")
         if body.messages is not None:
-            ids = await serving.encode_chat(body.messages, body.add_generation_prompt)
+            ids = await serving.encode_chat(body.messages, add_generation_prompt=body.add_generation_prompt)
         else:
             ids = await serving.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
         return Tokens(count=len(ids), max_model_len=serving.engine.max_model_len, tokens=ids)

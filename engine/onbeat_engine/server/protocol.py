@@ -97,7 +97,7 @@ class Generate(Given):
             raise BadRequest("stream_options is only for streams", "stream_options")
         if self.stream and self.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs is not for streams", "prompt_logprobs")
-        values = {name: getattr(self, name) for name in SAME}
+        values: dict[str, Any] = {name: getattr(self, name) for name in SAME}
         if self.stop is not None:
             values["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if self.stop_token_ids is not None:
@@ -106,7 +106,10 @@ class Generate(Given):
             values["logit_bias"] = self._biases(self.logit_bias)
         if self.response_format is not None:
             values["structured"] = self.response_format.structured()
-        return SamplingParams(**{name: value for name, value in (values | given).items() if value is not None})
+        for name, value in given.items():
+            if value is not None:
+                values[name] = value
+        return SamplingParams(**{name: value for name, value in values.items() if value is not None})
 
     def _biases(self, biases: dict[str, float]) -> dict[int, float]:
         if not all(token.isascii() and token.isdigit() and len(token) < 10 for token in biases):
@@ -128,20 +131,13 @@ class CompletionRequest(Generate):
     add_special_tokens: bool = True
 
 
-class TextPart(Given):
-    """A part of a message."""
-
-    type: str
-    text: str | None = None
-
-
 class Message(Given):
     """One message of a conversation."""
 
     model_config = ConfigDict(strict=True, extra="allow")  # a chat template may know of more
 
     role: str
-    content: str | list[TextPart] | None = None
+    content: str | list[dict[str, Any]] | None = None
 
 
 class ChatRequest(Generate):
@@ -154,6 +150,7 @@ class ChatRequest(Generate):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
 
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,6 @@ from onbeat_engine.server.engine import Chances, ChoiceOutput, Engine, Output
 from onbeat_engine.server.jobs import ClientGone, Job, Jobs
 from onbeat_engine.server.metrics import ServerMetrics
 from onbeat_engine.server.protocol import Message, PromptTokensDetails, Usage
-from onbeat_spec.errors import OnbeatError
 
 LONG_TEXT = 20_000
 """Characters from which on a text is tokenized beside the event loop, not in it."""
@@ -43,48 +43,49 @@ class Serving:
             raise errors.ModelNotFound(f"there is no model {name!r} here; there is {known}", "model")
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return a text's token ids."""
-        encode = self.engine.tokenizer.encode
-        if len(text) < LONG_TEXT:
-            return encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(encode, text, add_special_tokens=add_special_tokens)
+        """Return a text's token ids.
 
-    async def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool, **variables: Any) -> list[int]:
+        Raises:
+            BadRequest: it has more than the model takes.
+        """
+        limit = self.engine.max_model_len
+        work = partial(
+            self.engine.tokenizer.encode, text, add_special_tokens=add_special_tokens, max_tokens=limit
+        )
+        return await beside(work, len(text))
+
+    async def encode_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Return the prompt that the chat template makes of messages.
 
         Raises:
-            BadRequest: a message has parts that are no text, or the template refuses the messages.
+            BadRequest: the template refuses them, or it has more tokens than the model takes.
         """
         if not messages:
             raise BadRequest("messages is empty", "messages")
-        plain = [plain_message(message) for message in messages]
+        if add_generation_prompt and continue_final_message:
+            raise BadRequest("continue_final_message excludes add_generation_prompt", "continue_final_message")
+        plain = [message.model_dump(exclude_none=True) for message in messages]
+        work = partial(
+            self.engine.tokenizer.encode_chat,
+            plain,
+            max_tokens=self.engine.max_model_len,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=variables,
+        )
+        return await beside(work, sum(len(str(message.content)) for message in messages))
 
-        def encode() -> list[int]:
-            return self.engine.tokenizer.chat(plain, add_generation_prompt=add_generation_prompt, **variables)
 
-        try:
-            if sum(len(message.get("content") or "") for message in plain) < LONG_TEXT:
-                return encode()
-            return await asyncio.to_thread(encode)
-        except OnbeatError:
-            raise
-        except Exception as error:  # templates are programs that come with models, and these are given any values
-            raise BadRequest(f"the chat template cannot render the messages: {error}", "messages") from error
-
-
-def plain_message(message: Message) -> dict[str, Any]:
-    """Return a message as a chat template takes it, its parts joined.
-
-    Raises:
-        BadRequest: a part is no text.
-    """
-    plain = message.model_dump(exclude_none=True)
-    if isinstance(message.content, list):
-        for part in message.content:
-            if part.type != "text" or part.text is None:
-                raise BadRequest(f"a message has a part of type {part.type!r}; only text is served", "messages")
-        plain["content"] = "\n".join(part.text or "" for part in message.content)
-    return plain
+async def beside(work: Callable[[], list[int]], characters: int) -> list[int]:
+    """Run work on so many characters: in the event loop if it is short, else beside it."""
+    return work() if characters < LONG_TEXT else await asyncio.to_thread(work)
 
 
 class Tally:
@@ -210,7 +211,7 @@ class EventStream(Response):
         finally:
             await self.job.close()
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    async def _events(self) -> AsyncGenerator[bytes]:
         n = self.job.work.params.n
         tally = Tally(self.job)
         try:
