@@ -32,13 +32,13 @@ class Reset(BaseModel):
 
 def router(serving: Serving) -> APIRouter:
     """Return the endpoints."""
-    routes = APIRouter(responses={code: RESPONSES[code] for code in (400, 401, 413, 500, 503)})
+    routes = APIRouter(responses={code: RESPONSES[code] for code in (400, 401, 409, 413, 500, 503)})
     engine = serving.engine
 
     @routes.post("/pause")
     async def pause(mode: Mode = "abort") -> Paused:
         """Pause generation; answered when every rank has stopped."""
-        await engine.pause_generation(mode)
+        await engine.pause_generation(mode=mode)
         return Paused(is_paused=engine.is_paused)
 
     @routes.post("/resume")
@@ -55,7 +55,7 @@ def router(serving: Serving) -> APIRouter:
     @routes.post("/sleep")
     async def sleep(mode: Mode = "abort") -> Sleeping:
         """Pause, and give the KV cache's memory up."""
-        await engine.sleep(mode)
+        await engine.sleep(mode=mode)
         return Sleeping(is_sleeping=engine.is_sleeping)
 
     @routes.post("/wake_up")

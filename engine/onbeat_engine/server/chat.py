@@ -11,7 +11,7 @@ from onbeat_engine.errors import BadRequest
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_engine.server import logprobs
 from onbeat_engine.server.engine import ChoiceOutput
-from onbeat_engine.server.errors import RESPONSES
+from onbeat_engine.server.errors import GENERATING
 from onbeat_engine.server.jobs import ClientGone, Job, Work
 from onbeat_engine.server.protocol import ChatChoice, ChatCompletion, ChatMessage, ChatRequest
 from onbeat_engine.server.serving import EventStream, Serving, Whole, gather
@@ -23,7 +23,7 @@ def router(serving: Serving) -> APIRouter:
     """Return the endpoint."""
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions", response_model=ChatCompletion, responses={**RESPONSES, 200: STREAM})
+    @routes.post("/v1/chat/completions", response_model=ChatCompletion, responses={**GENERATING, 200: STREAM})
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
         serving.check_model(body.model)
         params = chat_params(body)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from onbeat_engine.errors import BadRequest
 from onbeat_engine.server import logprobs
 from onbeat_engine.server.engine import Chances, ChoiceOutput
-from onbeat_engine.server.errors import RESPONSES
+from onbeat_engine.server.errors import GENERATING
 from onbeat_engine.server.jobs import ClientGone, Job, Work
 from onbeat_engine.server.protocol import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt
 from onbeat_engine.server.serving import EventStream, Gathered, Serving, Whole, gather
@@ -23,7 +23,7 @@ def router(serving: Serving) -> APIRouter:
     """Return the endpoint."""
     routes = APIRouter()
 
-    @routes.post("/v1/completions", response_model=Completion, responses={**RESPONSES, 200: STREAM})
+    @routes.post("/v1/completions", response_model=Completion, responses={**GENERATING, 200: STREAM})
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         serving.check_model(body.model)
         if body.suffix:

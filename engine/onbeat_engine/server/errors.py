@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from onbeat_engine.errors import BadRequest, EngineDead, TryLater
-from onbeat_spec.errors import RequestRefused
+from onbeat_spec.errors import ProtocolMisuse, RequestRefused
 
 log = logging.getLogger("onbeat.server")
 
@@ -44,11 +44,14 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "The request can never be served as it is"},
     401: {"model": ErrorBody, "description": "No API key, or a wrong one"},
     404: {"model": ErrorBody, "description": "No such model"},
+    409: {"model": ErrorBody, "description": "Not in the state that the engine is in"},
     413: {"model": ErrorBody, "description": "The body is too large"},
     500: {"model": ErrorBody, "description": "The engine failed"},
     503: {"model": ErrorBody, "description": "Not now: overloaded, paused or shutting down"},
 }
-"""What any request that generates may get beside its answer, for the OpenAPI document."""
+"""What a request may get beside its answer, for the OpenAPI document."""
+GENERATING = {code: response for code, response in RESPONSES.items() if code != 409}
+"""Those of requests that generate."""
 
 
 def status_of(error: Exception) -> int:
@@ -60,6 +63,8 @@ def status_of(error: Exception) -> int:
             return 503
         case RequestRefused():
             return 400
+        case ProtocolMisuse():
+            return 409
         case _:
             return 500
 
@@ -106,7 +111,7 @@ def install(app: FastAPI) -> None:
         phrase = error.detail or HTTPStatus(error.status_code).phrase
         return JSONResponse(body(error.status_code, phrase), error.status_code, error.headers)
 
-    for kind in (RequestRefused, EngineDead):
+    for kind in (RequestRefused, ProtocolMisuse, EngineDead):
         app.add_exception_handler(kind, ours)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

@@ -13,6 +13,9 @@ from onbeat_engine.sampling_params import SamplingParams
 from onbeat_engine.server.engine import Engine, Output, Stream
 from onbeat_engine.server.metrics import RequestTimes, ServerMetrics
 
+AHEAD = 16
+"""Outputs that are read from the engine before the client has taken them; further ones the engine merges."""
+
 
 class ClientGone(Exception):
     """The client has closed its connection: nobody reads an answer."""
@@ -42,7 +45,7 @@ class Job:
     work: Work
     receive: Receive
     id: str = ""
-    queue: asyncio.Queue[tuple[int, Output] | Exception] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[tuple[int, Output] | Exception] = field(default_factory=lambda: asyncio.Queue(AHEAD))
     streams: list[Stream] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -79,18 +82,24 @@ class Job:
             await self.close()
 
     def end(self, error: Exception) -> None:
-        """End it from outside, with an error for the client."""
+        """End it from outside, with an error for the client in the place of what it has not taken yet."""
+        for task in self.tasks[: len(self.streams)]:
+            task.cancel()
+        while not self.queue.empty():
+            self.queue.get_nowait()
         self.queue.put_nowait(error)
 
     async def close(self) -> None:
         """Abort what still runs, and forget the job."""
         for task in self.tasks:
             task.cancel()
-        self.jobs.running.pop(self.id, None)
-        self.jobs.in_flight = sum(job.work.size for job in self.jobs.running.values())
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        for stream in self.streams:  # a task that was cancelled before it ran has not aborted its own
-            await stream.aclose()
+        try:
+            await asyncio.gather(*self.tasks, return_exceptions=True)
+            for stream in self.streams:  # a task that was cancelled before it ran has not aborted its own
+                await stream.aclose()
+        finally:
+            if self.jobs.running.pop(self.id, None) is not None:
+                self.jobs.in_flight -= self.work.size
 
     async def _pump(self, i: int, stream: Stream) -> None:
         times = RequestTimes(self.jobs.metrics)
@@ -102,12 +111,12 @@ class Job:
                 failed = [choice.error for choice in output.outputs if choice.finish_reason == "error"]
                 if failed:
                     raise EngineDead(failed[0] or "the engine failed")
-                self.queue.put_nowait((i, output))
+                await self.queue.put((i, output))
             if not finished:
                 raise EngineDead("the engine ended the request without an answer")
         except Exception as error:
             times.left("error", self.work.params.n)
-            self.queue.put_nowait(error)
+            await self.queue.put(error)
         except asyncio.CancelledError:
             if not finished:
                 times.left("abort", self.work.params.n)
@@ -116,7 +125,7 @@ class Job:
     async def _watch(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
-        self.queue.put_nowait(ClientGone())
+        self.end(ClientGone())
 
 
 class Jobs:

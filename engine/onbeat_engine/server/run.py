@@ -115,11 +115,14 @@ async def serve(
     """
     raise_file_limit()
     loading = asyncio.ensure_future(load())
-    with signals(loading.cancel):
-        try:
+    try:
+        with signals(loading.cancel):
             engine = await loading
-        except asyncio.CancelledError:  # by a signal: there is nothing yet that would have to end well
+    except BaseException as error:
+        opened.close()
+        if isinstance(error, asyncio.CancelledError):  # by a signal: there is nothing yet that has to end well
             return
+        raise
     try:
         app, serving = build(engine, config)
         server = Server(

@@ -139,13 +139,13 @@ class StubEngine:
         if self.dead is not None:
             raise EngineDead(self.dead)
 
-    async def pause_generation(self, mode: PauseMode) -> None:
+    async def pause_generation(self, *, mode: PauseMode) -> None:
         self.is_paused = True
 
     async def resume_generation(self) -> None:
         self.is_paused = False
 
-    async def sleep(self, mode: PauseMode) -> None:
+    async def sleep(self, *, mode: PauseMode) -> None:
         self.is_sleeping = True
 
     async def wake_up(self) -> None:
