@@ -66,6 +66,8 @@ class Ready(FromRank, frozen=True, kw_only=True, tag="ready"):
     num_blocks: int
     max_model_len: int
     pid: int
+    coupled: bool = False
+    """It shares collectives with all other ranks of the deployment."""
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,7 @@ class Outputs(FromRank, frozen=True, kw_only=True, tag="outputs"):
 class Answer(FromRank, frozen=True, kw_only=True, tag="answer"):
     """To a call, by its number."""
 
+    rank: int
     call: int
     ok: bool
     message: str = ""

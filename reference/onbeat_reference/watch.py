@@ -25,6 +25,8 @@ class Watch:
         if any_flag:
             self.monitor.interval = 0
         self.audit_every = audit_every
+        self.latest: Facts | None = None
+        """The latest step, with the states around it."""
         self._parts = Parts(scheduler)
 
     @property
@@ -35,7 +37,8 @@ class Watch:
     def step(self, step: Step) -> None:
         """A step was scheduled."""
         before, after = self._parts.around(step)
-        self.monitor.step(Facts(self.scheduler.config, before, step, after))
+        self.latest = Facts(self.scheduler.config, before, step, after)
+        self.monitor.step(self.latest)
         whole = step.index % self.audit_every == 0 or not self.scheduler.requests
         self.monitor.state(observe(self.scheduler) if whole else after, step.index)
 

@@ -1,0 +1,363 @@
+"""The asynchronous engine, with vLLM's names: ranks in processes of their own, requests as asynchronous iterators."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+
+from onbeat_engine.client import Client, Done
+from onbeat_engine.config import EngineConfig
+from onbeat_engine.errors import BadRequest, EngineDead
+from onbeat_engine.messages import FromRank, Output, Outputs, RankStats
+from onbeat_engine.outputs import OutputKind, RequestOutput, RequestState
+from onbeat_engine.preparing import Preparer
+from onbeat_engine.processes import Processes, RankInfo
+from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_spec.errors import OnbeatError
+from onbeat_spec.protocol import PauseMode
+
+BUILD = "onbeat_engine.build:build"
+"""Builds a rank with a real model."""
+
+
+class RequestStream(AsyncIterator[RequestOutput]):
+    """The outputs of one request. What comes while nobody reads is merged, so a slow reader costs no memory.
+
+    A task that is cancelled while it waits here aborts the request, and so does `aclose`, or letting go of the stream.
+    """
+
+    def __init__(self, engine: "AsyncLLM", state: RequestState, news: asyncio.Event, kind: OutputKind) -> None:
+        self.state = state
+        self._engine = engine
+        self._kind = kind
+        self._news = news
+        self._over = False
+
+    async def __anext__(self) -> RequestOutput:
+        """Return the next output.
+
+        Raises:
+            BadRequest: the scheduler refused the request: it can never fit.
+        """
+        if self._over:
+            raise StopAsyncIteration
+        while (output := self.state.take(self._kind)) is None:
+            self._news.clear()
+            try:
+                await self._news.wait()
+            except asyncio.CancelledError:
+                self._end()
+                raise
+        if output.finished:
+            self._end()
+            if self.state.refused is not None:
+                raise BadRequest(self.state.refused)
+        return output
+
+    async def aclose(self) -> None:
+        """End it; a request that has not finished is aborted."""
+        self._end()
+
+    async def __aenter__(self) -> "RequestStream":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_over"):  # else it was never set up
+            self._end()
+
+    def _end(self) -> None:
+        if not self._over:
+            self._over = True
+            self._engine.forget(self.state)
+
+
+class AsyncLLM:
+    """An engine. All of it belongs to one event loop. Made by `from_config`."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, build: str) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.max_model_len = 0
+        self.last_progress = time.monotonic()
+        """When a token came last, or a request while there was none (`time.monotonic`)."""
+        self._processes = Processes(config, build, self._received, self._rank_died)
+        self._client: Client
+        self._preparer: Preparer
+        self._open: dict[str, set[RequestState]] = {}
+        """By the caller's names: what somebody still reads."""
+        self._drained = asyncio.Event()
+        self._slept = False
+        """The pause is `sleep`'s own."""
+        self._stopping = False
+
+    @classmethod
+    async def from_config(
+        cls, config: EngineConfig, *, build: str = BUILD, tokenizer: Tokenizer | None = None
+    ) -> "AsyncLLM":
+        """Start an engine; return it when it can serve.
+
+        Args:
+            config: what it is made of.
+            build: `module:function` that builds a rank (`onbeat_engine.core.Build`).
+            tokenizer: None: the model's.
+
+        Raises:
+            ModelError: no tokenizer. EngineDead: a rank could not start.
+        """
+        if tokenizer is None:
+            from onbeat_engine.build import load_tokenizer  # noqa: PLC0415 - it needs more than tests without a model do
+
+            tokenizer = load_tokenizer(config)
+        engine = cls(config, tokenizer, build)
+        ready = await engine._processes.start()
+        engine.max_model_len = min(each.max_model_len for each in ready)
+        sizes = config.scheduler_config(
+            num_blocks=min(each.num_blocks for each in ready), max_model_len=engine.max_model_len
+        )
+        engine._preparer = Preparer(tokenizer, sizes.longest_request)
+        coupled = any(each.coupled for each in ready)
+        engine._client = Client(config.data_parallel_size, coupled, engine._processes.send)
+        return engine
+
+    # --- Requests ----------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        output_kind: OutputKind = "cumulative",
+    ) -> RequestStream:
+        """Begin a request, and return its outputs as they come.
+
+        Args:
+            prompt: text, or token ids.
+            sampling_params: how to sample.
+            request_id: the caller's name for it, for `abort`; it need not be unique.
+            priority: smaller is served first, with priority scheduling.
+            output_kind: what each output holds.
+
+        Raises:
+            BadRequest: it can never be served. TryLater: it may be sent again. EngineDead: no rank lives.
+                In each case nothing of it is kept.
+        """
+        prepared = self._preparer.prepare(prompt, sampling_params, priority)
+        state = RequestState(request_id, prepared, self.tokenizer)
+        news = asyncio.Event()
+        if not self._open:
+            self.last_progress = time.monotonic()
+        sent: list[str] = []
+
+        def deliver(output: Output) -> None:
+            if state.push(output):
+                self._client.abort([output.id])  # a stop string: the rank knows only tokens
+            news.set()
+
+        try:
+            for request in prepared.requests:
+                self._client.add(request, deliver)
+                sent.append(request.id)
+        except OnbeatError:
+            self._client.abort(sent)
+            raise
+        self._open.setdefault(request_id, set()).add(state)
+        return RequestStream(self, state, news, output_kind)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests by the caller's names for them; their streams end with `abort`. Unknown ones are left alone."""
+        for name in [request_id] if isinstance(request_id, str) else list(request_id):
+            for state in tuple(self._open.get(name, ())):
+                self._client.abort(state.unfinished_ids)
+
+    def forget(self, state: RequestState) -> None:
+        """A stream is over; a request that nobody reads any more is aborted within one step (case B91)."""
+        same = self._open.get(state.request_id, set())
+        same.discard(state)
+        if not same:
+            self._open.pop(state.request_id, None)
+        if not state.finished:
+            self._client.abort(state.unfinished_ids)
+        if not self._open:
+            self._drained.set()
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that ranks have, or are sent."""
+        return len(self._client.requests)
+
+    @property
+    def num_held(self) -> int:
+        """Requests that are held until the engine is resumed."""
+        return self._client.num_held
+
+    # --- Pause, sleep ------------------------------------------------------------------------------------------------
+
+    async def pause_generation(self, *, mode: PauseMode = "abort") -> None:
+        """Pause; returns when every rank has stopped. Idempotent; the latest mode counts.
+
+        Args:
+            mode: what becomes of requests that ranks have: `keep` them as they are, and hold new ones; `abort` them;
+                `wait` until they have finished. With the last two new ones are refused.
+
+        Raises:
+            ProtocolMisuse: it sleeps and should wait, or it was resumed meanwhile. EngineDead: no rank lives.
+        """
+        self._client.pause(mode)
+        await self._complete(self._client.when_stopped)
+
+    async def resume_generation(self) -> None:
+        """End a pause, and sleep. Idempotent."""
+        self._slept = False
+        self._client.resume()
+        self.last_progress = time.monotonic()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is paused."""
+        return self._client.paused is not None
+
+    async def sleep(self, *, mode: PauseMode = "abort") -> None:
+        """Pause, unless it is paused, and give the KV cache's memory up; returns when all ranks have. Idempotent.
+
+        Raises:
+            ProtocolMisuse, EngineDead: as `pause_generation`.
+        """
+        if not self.is_paused:
+            self._slept = True
+            self._client.pause(mode)
+        self._client.sleep()
+        await self._complete(self._client.when_stopped)
+
+    async def wake_up(self) -> None:
+        """Take the memory back; a pause that `sleep` began ends too. Idempotent.
+
+        Raises:
+            EngineDead: no rank lives.
+        """
+        if self._slept:
+            await self.resume_generation()
+            return
+        self._client.rouse()
+        await self._complete(self._client.when_stopped)
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether the ranks give their memory up, or have."""
+        return self._client.sleeping
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; what runs is computed again.
+
+        Raises:
+            EngineDead: no rank lives.
+        """
+        await self._complete(self._client.reset_prefix_cache)
+        return True
+
+    async def remove_rank(self, rank: int) -> None:
+        """Take a rank out of its paused group; what it still has ends there.
+
+        Raises:
+            ProtocolMisuse: the group is not paused, or would be left without ranks.
+        """
+        self._client.remove(rank)
+        await self._complete(self._client.when_stopped)
+
+    # --- State -------------------------------------------------------------------------------------------------------
+
+    async def check_health(self) -> None:
+        """Return if a rank lives.
+
+        Raises:
+            EngineDead: none does.
+        """
+        if self.dead_error is not None:
+            raise self.dead_error
+
+    @property
+    def dead_error(self) -> EngineDead | None:
+        """Why no rank lives; None: one does."""
+        return EngineDead(self._client.dead) if self._client.dead else None
+
+    @property
+    def errored(self) -> bool:
+        """Whether no rank lives."""
+        return bool(self._client.dead)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests may be served, now or once it is resumed."""
+        return not self.errored and not self._stopping
+
+    def stats(self) -> list[RankStats]:
+        """Return what each rank told last."""
+        return list(self._client.stats)
+
+    @property
+    def ranks(self) -> list[RankInfo]:
+        """The processes of the ranks."""
+        return list(self._processes.infos)
+
+    # --- The end -----------------------------------------------------------------------------------------------------
+
+    def stop_admission(self, why: str = "the engine is shutting down; send the request elsewhere") -> None:
+        """Refuse new requests from now on; those that are there go on."""
+        self._client.closed = why
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until nobody waits for anything any more; False: the time was too short."""
+        until = time.monotonic() + timeout
+        while self._open:
+            self._drained.clear()
+            left = until - time.monotonic()
+            try:
+                await asyncio.wait_for(self._drained.wait(), max(0.0, left))
+            except TimeoutError:
+                return not self._open
+        return True
+
+    async def shutdown(self, timeout: float = 5.0) -> None:
+        """End all ranks; open streams end with `abort`. Idempotent."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.stop_admission()
+        for states in tuple(self._open.values()):
+            for state in tuple(states):
+                self._client.abort(state.unfinished_ids)
+        await self._processes.stop(timeout)
+        for info in self._processes.infos:
+            self._client.died(info.rank, info.why)
+
+    # --- Inside ------------------------------------------------------------------------------------------------------
+
+    def _received(self, message: FromRank) -> None:
+        if isinstance(message, Outputs) and message.outputs:
+            self.last_progress = time.monotonic()
+        self._client.received(message)
+
+    def _rank_died(self, rank: int, why: str) -> None:
+        self._client.died(rank, why)
+
+    async def _complete(self, when: Callable[[Done], None]) -> None:
+        """Wait for what `when` tells to be complete."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: OnbeatError | None) -> None:
+            if future.done():  # whoever waited was cancelled
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        when(done)
+        await future

@@ -1,0 +1,321 @@
+"""The front end's side of the protocol: it numbers events, places requests, and knows who waits for what.
+
+No socket and no event loop in here either: messages to ranks leave through a function, messages from ranks are handed
+in. Ranks that share collectives are one group; ranks that do not are groups of one, and the death of one of them is
+nothing to the others (case B80).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from onbeat_engine.errors import EngineDead, TryLater
+from onbeat_engine.messages import (
+    Abort,
+    Answer,
+    Ended,
+    FromRank,
+    LogEntry,
+    NewRequest,
+    Output,
+    Outputs,
+    RankStats,
+    ResetPrefixCache,
+    ToRank,
+)
+from onbeat_engine.reporting import report_of
+from onbeat_spec import balance, protocol
+from onbeat_spec.errors import OnbeatError, ProtocolMisuse, RequestRefused
+from onbeat_spec.protocol import Front, PauseMode, Sent
+
+Deliver = Callable[[Output], None]
+"""Takes what came for one request."""
+Done = Callable[[OnbeatError | None], None]
+"""Told once that something is complete, or why it never will be."""
+
+
+class Open(NamedTuple):
+    """A request that has not ended."""
+
+    rank: int
+    deliver: Deliver
+
+
+class Client:
+    """All that the front end of a deployment knows.
+
+    Args:
+        ranks: how many there are.
+        coupled: they share collectives.
+        send: sends a message to a rank; messages to one rank keep their order.
+        by_tokens: balance the load by prompt tokens instead of requests (case B87).
+
+    Attributes:
+        stats: the newest that came, by rank.
+        requests: those that have not ended, by id; not those that are held.
+        closed: why no request is taken any more; empty: they are.
+    """
+
+    def __init__(
+        self, ranks: int, coupled: bool, send: Callable[[int, ToRank], None], *, by_tokens: bool = False
+    ) -> None:
+        groups = protocol.groups(ranks, coupled)
+        self.fronts = [Front(members) for members in groups]
+        self.fleet = balance.fleet_of(ranks, by_tokens=by_tokens)
+        self.stats = [RankStats(rank=rank) for rank in range(ranks)]
+        self.requests: dict[str, Open] = {}
+        self.closed = ""
+        self.gone: dict[int, str] = {}
+        """Ranks that have ended, and why."""
+        self._send = send
+        self._group_of = {rank: index for index, members in enumerate(groups) for rank in members}
+        self._held: dict[str, tuple[NewRequest, Deliver]] = {}
+        self._stops: list[Done] = []
+        self._calls: dict[int, tuple[set[int], Done]] = {}
+        self._last_call = 0
+
+    # --- Requests ----------------------------------------------------------------------------------------------------
+
+    def add(self, request: NewRequest, deliver: Deliver) -> None:
+        """Send a request to the rank with the least load; or hold it, while paused with `keep` (case B107).
+
+        Raises:
+            TryLater: none is taken now. EngineDead: nor will be. Nothing of it is kept.
+        """
+        if self.dead:
+            raise EngineDead(self.dead)
+        if self.closed:
+            raise TryLater(self.closed)
+        paused = self._living()[0]
+        if self.fronts[paused].paused is not None:
+            self._hold(paused, request, deliver)
+            return
+        try:
+            rank, fleet = balance.place(self.fleet, len(request.prompt))
+            group = self._group_of[rank]
+            front, sent = protocol.request(self.fronts[group], rank)
+        except RequestRefused as error:
+            raise TryLater(str(error)) from None
+        self.fleet = fleet
+        self.requests[request.id] = Open(rank, deliver)
+        self._publish(group, front, sent, request)
+
+    def _hold(self, group: int, request: NewRequest, deliver: Deliver) -> None:
+        try:
+            self.fronts[group], _ = protocol.request(self.fronts[group], self.fronts[group].members[0])
+        except RequestRefused:
+            mode = self.fronts[group].paused
+            raise TryLater(f"the engine is paused ({mode}); send the request again after it was resumed") from None
+        self._held[request.id] = (request, deliver)
+
+    def abort(self, ids: Iterable[str]) -> None:
+        """End these requests: their ranks are told, and whoever waits for them at once. Unknown ones are left alone."""
+        ranks: dict[int, list[str]] = {}
+        for id in ids:
+            known = self.requests.pop(id, None)
+            if known is not None:
+                ranks.setdefault(known.rank, []).append(id)
+                known.deliver(Output(id=id, finish_reason="abort"))
+            else:
+                self._unhold(id, Output(id=id, finish_reason="abort"))
+        for rank, there in ranks.items():
+            self._to(rank, Abort(ids=tuple(there)))
+
+    def _unhold(self, id: str, output: Output) -> None:
+        request = self._held.pop(id, None)
+        if request is not None:
+            group = self._living()[0] if self._living() else 0
+            self.fronts[group] = self.fronts[group]._replace(held=len(self._held))
+            request[1](output)
+
+    @property
+    def num_held(self) -> int:
+        """Requests that wait here for the end of a pause."""
+        return len(self._held)
+
+    # --- Pause, sleep ------------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> PauseMode | None:
+        """How the ranks are paused."""
+        return next((self.fronts[group].paused for group in self._living()), None)
+
+    @property
+    def sleeping(self) -> bool:
+        """Whether the ranks give their memory up, or have."""
+        return any(self.fronts[group].sleeping for group in self._living())
+
+    def pause(self, mode: PauseMode) -> None:
+        """Pause all ranks; see `stopped`. Requests that come while they are paused with `keep` are held.
+
+        Raises:
+            ProtocolMisuse: it sleeps, and the requests that it keeps are to be finished.
+        """
+        for group in self._living():
+            front, sent = protocol.pause(self.fronts[group], mode)
+            self._publish(group, front._replace(holds=mode == "keep"), sent)
+        if mode == "abort":
+            for id in tuple(self._held):
+                self._unhold(id, Output(id=id, finish_reason="abort"))
+
+    def resume(self) -> None:
+        """End a pause, and sleep; requests that were held go to their ranks."""
+        for group in self._living():
+            self._publish(group, *protocol.resume(self.fronts[group]))
+        for done in self._take_stops():
+            done(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
+        held, self._held = self._held, {}
+        for id, (request, deliver) in held.items():
+            try:
+                self.add(request, deliver)
+            except OnbeatError as error:
+                deliver(Output(id=id, finish_reason="error", error=str(error)))
+
+    def sleep(self) -> None:
+        """Let all ranks give their memory up, once they have stopped.
+
+        Raises:
+            ProtocolMisuse: they are not paused.
+        """
+        for group in self._living():
+            self._publish(group, *protocol.sleep(self.fronts[group]))
+
+    def rouse(self) -> None:
+        """Let all ranks take their memory back; they stay paused."""
+        for group in self._living():
+            self._publish(group, *protocol.rouse(self.fronts[group]))
+
+    def remove(self, rank: int) -> None:
+        """Let a rank leave its paused group once that has stopped; what it still has ends there.
+
+        Raises:
+            ProtocolMisuse: the group is not paused, or would be left without ranks.
+        """
+        group = self._group_of[rank]
+        front, sent = protocol.remove(self.fronts[group], rank)
+        self.fleet = balance.paused(self.fleet, rank, True)
+        self._publish(group, front, sent)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether every rank that lives has stopped after all that happened."""
+        return all(protocol.complete(self.fronts[group]) for group in self._living())
+
+    def when_stopped(self, done: Done) -> None:
+        """Call `done` once every rank has stopped: then a pause, or sleep, is complete."""
+        self._stops.append(done)
+        self._settle()
+
+    def reset_prefix_cache(self, done: Done) -> None:
+        """Let every rank forget its cached blocks; call `done` when all have."""
+        self._last_call += 1
+        ranks = set(self._group_of) - self.gone.keys()
+        self._calls[self._last_call] = (ranks, done)
+        for rank in sorted(ranks):
+            self._to(rank, ResetPrefixCache(call=self._last_call))
+        self._settle()
+
+    # --- What comes from ranks ---------------------------------------------------------------------------------------
+
+    def received(self, message: FromRank) -> None:
+        """Take a message from a rank."""
+        match message:
+            case Outputs():
+                for output in message.outputs:
+                    self._deliver(output)
+                if message.stats is not None:
+                    self._reported(message.stats)
+            case Answer():
+                ranks, done = self._calls.get(message.call, (set(), None))
+                ranks.discard(message.rank)
+                if not message.ok and done is not None:
+                    del self._calls[message.call]
+                    done(EngineDead(message.message))
+            case Ended():
+                if message.expected:
+                    self._left(message.rank, message.why)
+                else:
+                    self.died(message.rank, message.why)
+        self._settle()
+
+    def died(self, rank: int, why: str) -> None:
+        """A rank is gone, and with it its group: requests there end now, with the reason; the others go on."""
+        if rank in self.gone:
+            return
+        group = self._group_of[rank]
+        front, sent = protocol.died(self.fronts[group], rank)
+        self._left(rank, why)
+        self._publish(group, front, sent)
+        for member in front.members:
+            self._left(member, f"rank {rank} of its group died: {why}")
+        if self.dead:
+            for id in tuple(self._held):
+                self._unhold(id, Output(id=id, finish_reason="error", error=self.dead))
+        self._settle()
+
+    @property
+    def dead(self) -> str:
+        """Why no rank lives any more; empty: one does."""
+        return "" if self._living() else "; ".join(f"rank {rank}: {why}" for rank, why in sorted(self.gone.items()))
+
+    def _left(self, rank: int, why: str) -> None:
+        """A rank is not there any more; whoever still waits for it is told."""
+        if rank in self.gone:
+            return
+        self.gone[rank] = why
+        self.fleet = balance.removed(self.fleet, rank)
+        self.stats[rank] = msgspec.structs.replace(self.stats[rank], waiting=0, running=0, tokens=0, kv_cache_usage=0.0)
+        for id in [id for id, known in self.requests.items() if known.rank == rank]:
+            self._deliver(Output(id=id, finish_reason="error", error=f"rank {rank} has ended: {why}"))
+
+    def _deliver(self, output: Output) -> None:
+        known = self.requests.get(output.id)
+        if known is None:
+            return
+        if output.finish_reason is not None:
+            del self.requests[output.id]
+        known.deliver(output)
+
+    def _reported(self, stats: RankStats) -> None:
+        rank = stats.rank
+        if rank in self.gone:
+            return
+        self.stats[rank] = stats
+        self.fleet = balance.reported(self.fleet, rank, report_of(stats))
+        group = self._group_of[rank]
+        self.fronts[group] = protocol.report(self.fronts[group], rank, stats.stopped)
+
+    # --- Book-keeping ------------------------------------------------------------------------------------------------
+
+    def _living(self) -> list[int]:
+        """Groups that have a rank that lives."""
+        return [
+            group
+            for group, front in enumerate(self.fronts)
+            if not front.ended and not self.gone.keys() >= {*front.members}
+        ]
+
+    def _publish(self, group: int, front: Front, sent: Sent, request: NewRequest | None = None) -> None:
+        self.fronts[group] = front
+        for rank, event in sent:
+            here = request if event.kind == "request" else None
+            self._to(rank, LogEntry(number=event.number, kind=event.kind, mode=event.mode, request=here))
+
+    def _to(self, rank: int, message: ToRank) -> None:
+        if rank not in self.gone:
+            self._send(rank, message)
+
+    def _take_stops(self) -> list[Done]:
+        taken, self._stops = self._stops, []
+        return taken
+
+    def _settle(self) -> None:
+        """Tell those who wait for what is complete now."""
+        if self._stops and self.stopped:
+            for done in self._take_stops():
+                done(EngineDead(self.dead) if self.dead else None)
+        for call, (ranks, done) in tuple(self._calls.items()):
+            if ranks <= self.gone.keys():
+                del self._calls[call]
+                done(EngineDead(self.dead) if self.dead else None)

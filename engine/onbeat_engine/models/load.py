@@ -1,0 +1,116 @@
+"""From an engine's configuration to a model that can run."""
+
+from dataclasses import dataclass
+
+import torch
+
+from onbeat_engine.config import EngineConfig
+from onbeat_engine.errors import ModelError
+from onbeat_engine.models.build import build
+from onbeat_engine.models.config import ModelConfig
+from onbeat_engine.models.decoder import Decoder
+from onbeat_engine.models.gguf import GgufFile
+from onbeat_engine.models.source import Source, find
+from onbeat_engine.models.upcycle import upcycle
+from onbeat_engine.models.weights import SafetensorsFolder, Weights, read_json
+from onbeat_spec.errors import ConfigError
+
+_DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A loaded model."""
+
+    config: ModelConfig
+    decoder: Decoder
+    source: Source
+    max_model_len: int
+    """Most tokens of one sequence: as configured, or what the model was made for."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and activations."""
+        return self.decoder.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.decoder.device
+
+
+def load_model(
+    config: EngineConfig, *, device: torch.device | str = "cpu", expert_range: tuple[int, int] | None = None
+) -> Model:
+    """Find the model, read its configuration and its weights.
+
+    Args:
+        device: where the weights go.
+        expert_range: of a MoE, load only the experts lo .. hi - 1; None: all.
+
+    Raises:
+        ModelError: there is no such model, it cannot be served, or its weights are not what its configuration says.
+        ConfigError: `max_model_len` is beyond what the model was made for.
+    """
+    device = torch.device(device)
+    source = find(config.model)
+    model, weights = open_weights(source)
+    length = config.max_model_len or model.max_position_embeddings
+    if length > model.max_position_embeddings:
+        raise ConfigError(f"max_model_len is {length}; {source.name} was made for {model.max_position_embeddings}")
+    if expert_range is not None and not (model.num_experts or config.moe_upcycle):
+        raise ModelError(f"{source.name} is a dense model; it has no experts to load a part of")
+    decoder = build(
+        model,
+        weights,
+        dtype=choose_dtype(config.dtype, model.dtype, device),
+        device=device,
+        max_positions=length,
+        expert_range=None if config.moe_upcycle else expert_range,
+    )
+    if config.moe_upcycle:
+        decoder = upcycle(
+            decoder,
+            num_experts=config.moe_upcycle,
+            top_k=config.moe_top_k,
+            seed=config.seed,
+            expert_range=expert_range,
+        )
+    decoder.pack()
+    return Model(decoder.config, decoder, source, length)
+
+
+def open_weights(source: Source) -> tuple[ModelConfig, Weights]:
+    """Read a model's configuration, and open its weights without reading them.
+
+    Raises:
+        ModelError: it cannot be served, or a file is missing or damaged.
+    """
+    if source.kind == "gguf":
+        file = GgufFile(source.path)
+        return file.config, file
+    generation = source.path / "generation_config.json"
+    config = ModelConfig.from_hf(
+        read_json(source.path / "config.json"), read_json(generation) if generation.is_file() else None
+    )
+    return config, SafetensorsFolder(source.path)
+
+
+def choose_dtype(asked: str, stored: str | None, device: torch.device) -> torch.dtype:
+    """Return what the model computes in.
+
+    "auto" is what its weights are stored in; where that is not told (GGUF), float32 on a CPU and bfloat16 elsewhere.
+
+    Raises:
+        ModelError: the weights are stored in something else than a floating-point type that is served.
+    """
+    if asked == "auto":
+        asked = stored or ("float32" if device.type == "cpu" else "bfloat16")
+    if asked not in _DTYPES:
+        raise ModelError(f"the model's dtype is {asked!r}; choose one with --dtype: {', '.join(_DTYPES)}")
+    return _DTYPES[asked]

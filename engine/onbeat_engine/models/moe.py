@@ -1,0 +1,109 @@
+"""Mixture of experts: the router, and the experts that this process holds."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+
+_ALL_AT_ONCE = 256
+"""On a GPU, up to so many tokens go through all experts: nothing is read back, so a CUDA graph can hold it."""
+
+
+class Experts(Protocol):
+    """Runs each token through the experts that were chosen for it."""
+
+    def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the weighted sums of the chosen experts' outputs.
+
+        Args:
+            layer: number of the decoder layer.
+            x: [T, H]; T may be 0.
+            ids: [T, K] int64, experts by their numbers in the whole model.
+            weights: [T, K], float32 (float64 for a float64 model).
+
+        Returns:
+            [T, H], of x's dtype.
+        """
+        ...
+
+
+class ExpertWeights(NamedTuple):
+    """The experts lo .. hi - 1 of one layer."""
+
+    gate_up: torch.Tensor
+    """[hi - lo, 2 I, H]: rows of the gate first."""
+    down: torch.Tensor
+    """[hi - lo, H, I]"""
+
+
+def route(x: torch.Tensor, router: torch.Tensor, top_k: int, normalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose experts: softmax over all of them, then the `top_k` most likely.
+
+    Args:
+        x: [T, H].
+        router: [E, H].
+        normalise: scale the chosen weights to the sum 1.
+
+    Returns:
+        ids [T, K] int64 and weights [T, K] float32 (float64 for float64).
+    """
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    weights, ids = F.linear(x, router).softmax(-1, dtype=wide).topk(top_k, dim=-1)
+    if normalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return ids, weights
+
+
+class LocalExperts:
+    """The experts lo .. hi - 1, in this process. What was chosen beyond them adds nothing."""
+
+    def __init__(self, layers: Mapping[int, ExpertWeights], lo: int, hi: int, num_experts: int) -> None:
+        self.layers = layers
+        self.lo = lo
+        self.hi = hi
+        self.num_experts = num_experts
+
+    @property
+    def complete(self) -> bool:
+        """Whether these are all experts of the model."""
+        return (self.lo, self.hi) == (0, self.num_experts)
+
+    def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """See `Experts`."""
+        held = self.layers[layer]
+        if x.is_cuda and x.shape[0] <= _ALL_AT_ONCE:
+            return self._all_at_once(held, x, ids, weights)
+        return self._by_expert(held, x, ids, weights)
+
+    def _by_expert(
+        self, held: ExpertWeights, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Sort the choices by expert; one pair of products for each expert that was chosen at all."""
+        out = torch.zeros_like(x, dtype=weights.dtype)
+        flat, order = ids.flatten().sort(stable=True)
+        edges = torch.searchsorted(flat, torch.arange(self.lo, self.hi + 1, device=ids.device)).tolist()
+        rows = order // ids.shape[1]
+        scale = weights.flatten()[order].unsqueeze(1)
+        for expert, (begin, end) in enumerate(pairwise(edges)):
+            if begin == end:
+                continue
+            mine = rows[begin:end]
+            y = _swiglu(x[mine], held.gate_up[expert], held.down[expert])
+            out.index_add_(0, mine, y.to(out.dtype) * scale[begin:end])
+        return out.to(x.dtype)
+
+    def _all_at_once(
+        self, held: ExpertWeights, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Run every token through every expert held, and weigh those that were not chosen with 0."""
+        scale = weights.new_zeros(x.shape[0], self.num_experts).scatter_add_(1, ids, weights)[:, self.lo : self.hi]
+        gate, up = torch.matmul(x, held.gate_up.transpose(1, 2)).chunk(2, dim=-1)
+        y = torch.bmm(F.silu(gate) * up, held.down.transpose(1, 2))
+        return torch.einsum("te,eth->th", scale, y.to(scale.dtype)).to(x.dtype)
+
+
+def _swiglu(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    gate, up = F.linear(x, gate_up).chunk(2, dim=-1)
+    return F.linear(F.silu(gate) * up, down)

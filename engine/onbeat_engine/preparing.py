@@ -1,0 +1,95 @@
+"""From what a caller gives to what a rank is sent; what can never be served is refused here, before anything is sent."""
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from onbeat_engine.errors import BadRequest
+from onbeat_engine.messages import NewRequest
+from onbeat_engine.sampling.checks import check_ids, check_prompt_ids
+from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
+from onbeat_engine.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from onbeat_engine.sampling.structured import Grammars
+
+
+class Prepared(NamedTuple):
+    """One request of a caller."""
+
+    prompt: str | None
+    """If it was given as text."""
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    requests: list[NewRequest]
+    """One for each of its n completions."""
+
+
+class Preparer:
+    """Checks requests and fills in what the caller left open.
+
+    Args:
+        tokenizer: the model's.
+        longest: most tokens, prompt included, that a request may know (`Config.longest_request`).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, longest: int) -> None:
+        self.tokenizer = tokenizer
+        self.longest = longest
+        self._serial: Iterator[int] = itertools.count(1)
+        self._grammars: Grammars | None = None
+
+    def prepare(self, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0) -> Prepared:
+        """Return what is to be sent. Ids are our own, whatever the client calls its request.
+
+        Raises:
+            BadRequest: it can never be served.
+        """
+        tokens = self._tokens(prompt)
+        check_ids(params, self.tokenizer.vocab_size)
+        if params.structured is not None:
+            self._compile(params.structured)
+        room = self.longest - len(tokens)
+        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.tokenizer.eos_token_ids)}
+        seed = random.getrandbits(62) if params.seed is None else params.seed
+        number = next(self._serial)
+        requests = []
+        for child in range(params.n):
+            own = params
+            if params.n > 1:
+                told = params.prompt_logprobs if child == 0 else None
+                own = msgspec.structs.replace(params, n=1, seed=seed + child, prompt_logprobs=told)
+            id = f"r{number}" if params.n == 1 else f"r{number}.{child}"
+            requests.append(
+                NewRequest(
+                    id=id,
+                    prompt=tokens,
+                    params=own,
+                    max_tokens=max_tokens,
+                    stop_token_ids=tuple(sorted(stops)),
+                    seed=seed + child,
+                    priority=priority,
+                    # What is found in the prefix cache is not computed, and has no log probabilities (case B109).
+                    cache_salt=id if own.prompt_logprobs is not None else "",
+                )
+            )
+        return Prepared(prompt if isinstance(prompt, str) else None, tokens, params, requests)
+
+    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        most = self.longest - 1  # case B97; a text that is much longer is not even looked at
+        tokens = self.tokenizer.encode(prompt, max_tokens=most) if isinstance(prompt, str) else list(prompt)
+        check_prompt_ids(tokens, self.tokenizer.vocab_size)
+        if len(tokens) > most:
+            raise BadRequest(f"the prompt has {len(tokens)} tokens; at most {most} leave room for an answer", "prompt")
+        return tokens
+
+    def _compile(self, structured: StructuredOutput) -> None:
+        if self._grammars is None:
+            from onbeat_engine.sampling.structured import Grammars  # noqa: PLC0415 - torch, only where it is needed
+
+            self._grammars = Grammars(lambda: self.tokenizer, self.tokenizer.vocab_size)
+        self._grammars.check(structured)

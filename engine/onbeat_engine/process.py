@@ -1,0 +1,204 @@
+"""The process of one rank: `python -m onbeat_engine.process`, or `serve` called by whoever starts ranks otherwise.
+
+A child of the front end is told what to do by one line of JSON on its standard input. That stays open as long as the
+front end lives: its end, for whatever reason, is the end of the rank too.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from onbeat_engine.config import EngineConfig
+from onbeat_engine.core import Build, EngineCore
+from onbeat_engine.messages import (
+    Abort,
+    Answer,
+    Ended,
+    FromRank,
+    LogEntry,
+    Outputs,
+    Ready,
+    ResetPrefixCache,
+    Shutdown,
+)
+from onbeat_spec.errors import ConfigError, OnbeatError
+
+log = logging.getLogger("onbeat.process")
+
+HEARTBEAT = 0.5
+"""Seconds after which a rank that has nothing to tell says that it lives."""
+
+ToRankMessage = LogEntry | Abort | ResetPrefixCache | Shutdown
+FromRankMessage = Ready | Outputs | Answer | Ended
+
+
+class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of a rank is told."""
+
+    config: EngineConfig
+    rank: int
+    address: str
+    """Where the front end listens, as ZeroMQ writes it."""
+    build: str
+    """`module:function`, see `onbeat_engine.core.Build`."""
+
+
+def resolve(name: str) -> Build:
+    """Return the function that a `module:function` names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found: Build = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{name!r} names no function that builds a rank: {error}") from None
+    return found
+
+
+class Channel:
+    """A rank's connection to the front end.
+
+    Args:
+        address: where that listens.
+        rank: the number by which it knows this rank.
+    """
+
+    def __init__(self, address: str, rank: int) -> None:
+        self._context = zmq.Context(1)
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, b"%d" % rank)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # nothing may be lost, and nobody blocked
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.connect(address)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ToRankMessage)
+        self._told = time.monotonic()
+
+    def send(self, message: FromRank) -> None:
+        """Send a message to the front end."""
+        self._socket.send(self._encoder.encode(message))
+        self._told = time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a message is there, but not for longer than this."""
+        self._socket.poll(int(seconds * 1000))
+
+    def receive(self) -> ToRankMessage | None:
+        """Return the next message, if one is there."""
+        try:
+            return self._decoder.decode(self._socket.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            return None
+
+    def beat(self, rank: int) -> None:
+        """Say that the rank lives, if it has told nothing for a while."""
+        if time.monotonic() - self._told >= HEARTBEAT:
+            self.send(Outputs(rank=rank))
+
+    def close(self) -> None:
+        """Send what is to be sent, and close."""
+        self._socket.close(linger=2000)
+        self._context.term()
+
+
+def serve(spec: RankSpec) -> int:
+    """Be a rank until told to end; return the exit code."""
+    channel = Channel(spec.address, spec.rank)
+    try:
+        core = _built(spec, channel)
+        if core is None:
+            return 1
+        _loop(core, channel)
+        core.exchange.close()
+        return 1 if _unexpected(core) else 0
+    finally:
+        channel.close()
+
+
+def _built(spec: RankSpec, channel: Channel) -> EngineCore | None:
+    try:
+        built = resolve(spec.build)(spec.config, spec.rank)
+        core = EngineCore(spec.config, built, rank=spec.rank)
+    except OnbeatError as error:
+        channel.send(Ended(rank=spec.rank, why=str(error)))
+        return None
+    except Exception as error:
+        log.exception("rank %d cannot start", spec.rank)
+        channel.send(Ended(rank=spec.rank, why=f"{type(error).__name__}: {error}"))
+        return None
+    channel.send(
+        Ready(
+            rank=spec.rank,
+            num_blocks=built.num_blocks,
+            max_model_len=built.max_model_len,
+            pid=os.getpid(),
+            coupled=core.coupled,
+        )
+    )
+    return core
+
+
+def _loop(core: EngineCore, channel: Channel) -> None:
+    """Read all that has arrived, take a turn, send; wait where there is no turn."""
+    while not core.ended:
+        while (message := channel.receive()) is not None:
+            if isinstance(message, Shutdown):
+                core.shut_down()
+            else:
+                core.read(message)
+        busy = core.turn()
+        for each in core.take():
+            channel.send(each)
+        channel.beat(core.rank)
+        if not busy and not core.ended:
+            channel.wait(HEARTBEAT)
+
+
+def _unexpected(core: EngineCore) -> bool:
+    return core.ended not in ("removed", "the engine was shut down")
+
+
+def _end_with_parent(address: str) -> None:
+    """End the process when the front end is gone, whatever the loop is doing; remove what it left on the disk."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 1024):
+                pass
+        time.sleep(1.0)  # an orderly end is under way, or none will come
+        if address.startswith("ipc://"):
+            shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()
+
+
+def main() -> int:
+    """Run a rank that a front end started."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            return 1
+        line += byte
+    spec = msgspec.json.decode(line, type=RankSpec)
+    _end_with_parent(spec.address)
+    return serve(spec)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
