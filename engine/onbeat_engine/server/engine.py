@@ -120,6 +120,11 @@ class Engine(Protocol):
     @property
     def num_unfinished(self) -> int: ...
     @property
+    def num_held(self) -> int:
+        """Requests that wait for `resume_generation`."""
+        ...
+
+    @property
     def last_progress(self) -> float:
         """`time.monotonic()` of the latest output."""
         ...

@@ -61,6 +61,9 @@ class RankCollector(Collector):
             yield self._filled(GaugeMetricFamily(f"onbeat:{name}", help_text, labels=LABELS), stats, attribute)
         for name, (help_text, attribute) in COUNTERS.items():
             yield self._filled(CounterMetricFamily(f"onbeat:{name}", help_text, labels=LABELS), stats, attribute)
+        held = GaugeMetricFamily("onbeat:num_requests_held", "Requests held until a pause ends.", labels=LABELS[:1])
+        held.add_metric((self.model,), self.engine.num_held)
+        yield held
         asleep = GaugeMetricFamily("onbeat:engine_sleeping", "1: the rank has given its memory up.", labels=LABELS)
         yield self._filled(asleep, stats, "asleep")
         violations = CounterMetricFamily(

@@ -98,6 +98,7 @@ class StubEngine:
     last_progress: float = 0.0
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
+    num_held: int = 0
     seen: list[str] = field(default_factory=list)
     """Ids of all requests."""
     admission: bool = True

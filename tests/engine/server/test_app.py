@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
 from tests.engine.server.live import MODEL, Live, events, over
 from tests.engine.server.stub import StubEngine
 

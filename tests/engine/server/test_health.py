@@ -3,10 +3,10 @@
 import time
 
 import pytest
-from tests.engine.server.live import MODEL, over, until
-from tests.engine.server.stub import Rank, StubEngine
 
 from onbeat_engine.server.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from tests.engine.server.live import MODEL, over, until
+from tests.engine.server.stub import Rank, StubEngine
 
 HI = {"model": MODEL, "prompt": "hi", "max_tokens": 3}
 

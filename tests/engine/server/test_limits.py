@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from tests.engine.server.live import MODEL, Live, over, until
-from tests.engine.server.stub import StubEngine
 
 from onbeat_engine.server.config import ServerConfig
 from onbeat_engine.server.run import open_socket
 from onbeat_spec.errors import ConfigError
+from tests.engine.server.live import MODEL, Live, over, until
+from tests.engine.server.stub import StubEngine
 
 HI = {"model": MODEL, "prompt": "hi", "max_tokens": 3}
 

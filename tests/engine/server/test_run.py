@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.engine.server.live import MODEL, Live, events, live, over, until
-from tests.engine.server.stub import StubEngine
 
 from onbeat_spec.errors import OnbeatError
+from tests.engine.server.live import MODEL, Live, events, live, over, until
+from tests.engine.server.stub import StubEngine
 
 LONG = {"model": MODEL, "prompt": "hi", "max_tokens": 90}
 
