@@ -1,9 +1,10 @@
-"""The engine for programs without an event loop, with vLLM's names: `LLM(model).generate(prompts, SamplingParams(...))`."""
+"""The engine for programs without an event loop, with vLLM's names."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -153,7 +154,7 @@ class InProcess:
         done: dict[int, RequestOutput] = {}
         try:
             for index, state in enumerate(states):
-                self._add(state, prepared[index], lambda output, index=index: done.setdefault(index, output))
+                self._add(state, prepared[index], partial(done.setdefault, index))
             seen = 0
             while len(done) < len(states):
                 busy = self.core.turn()

@@ -1,4 +1,4 @@
-"""From what a caller gives to what a rank is sent; what can never be served is refused here, before anything is sent."""
+"""From what a caller gives to what a rank is sent; what can never be served is refused here."""
 
 import itertools
 import random

@@ -100,8 +100,7 @@ class Processes:
     def send(self, rank: int, message: ToRank) -> None:
         """Send a message to a rank; messages to one rank keep their order."""
         if self._socket is not None:
-            sent = self._socket.send_multipart([b"%d" % rank, self._encoder.encode(message)])
-            assert sent is not None
+            sent = asyncio.ensure_future(self._socket.send_multipart([b"%d" % rank, self._encoder.encode(message)]))
             sent.add_done_callback(lambda future: future.cancelled() or future.exception())  # `_watch` sees a dead rank
 
     def kill(self, rank: int) -> None:

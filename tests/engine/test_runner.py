@@ -300,4 +300,3 @@ def test_device_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("auto").type == "cpu"
     with pytest.raises(ConfigError, match="no CUDA device"):
         choose_device("cuda")
-
