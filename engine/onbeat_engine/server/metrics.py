@@ -84,22 +84,23 @@ class ServerMetrics:
     """All that `/metrics` shows, in a registry of its own."""
 
     def __init__(self, engine: Engine, model: str) -> None:
+        where = str(engine.ranks[0].rank) if len(engine.ranks) == 1 else "all"
+        """Label `engine` of what the front end sees, which is not told by which rank a request was served."""
         self.registry = CollectorRegistry()
         self.registry.register(RankCollector(engine, model))
-        self.model = model
-        self.histograms = {
-            name: Histogram(f"onbeat:{name}", help_text, ("model_name",), buckets=buckets, registry=self.registry)
+        histograms = {
+            name: Histogram(f"onbeat:{name}", help_text, LABELS, buckets=buckets, registry=self.registry)
             for name, (help_text, buckets) in HISTOGRAMS.items()
         }
-        self.ends = Counter(
+        ends = Counter(
             "onbeat:request_success",
             "Completions that have ended, by how.",
-            ("model_name", "finished_reason"),
+            (*LABELS, "finished_reason"),
             registry=self.registry,
         )
-        for reason in FINISHED:  # there from the start, so that a rate has a zero to start from
-            self.ends.labels(model, reason)
-        self.observers = {name: each.labels(model) for name, each in self.histograms.items()}
+        # All are there from the start, so that a rate has a zero to start from.
+        self.ends_by = {reason: ends.labels(model, where, reason) for reason in FINISHED}
+        self.observers = {name: each.labels(model, where) for name, each in histograms.items()}
 
     def observe(self, name: str, seconds: float) -> None:
         """Count one latency."""
@@ -107,7 +108,7 @@ class ServerMetrics:
 
     def end(self, reason: str) -> None:
         """Count one completion's end."""
-        self.ends.labels(self.model, reason if reason in FINISHED else "error").inc()
+        self.ends_by[reason if reason in FINISHED else "error"].inc()
 
 
 @dataclass(slots=True)
