@@ -16,9 +16,8 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
-from tests.engine.models.tiny import llama
+from tests.engine.server import tiny_model
 from tests.engine.server.live import events, until
-from tests.engine.text.tiny import backend, write_folder
 
 from onbeat_engine import cmd_serve
 from onbeat_engine.config import EngineConfig
@@ -47,9 +46,7 @@ def start(*args: str, **environment: str) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with random weights."""
-    path = tmp_path_factory.mktemp("tiny")
-    llama(path, vocab_size=320, max_position_embeddings=4096)
-    return write_folder(path, backend())
+    return tiny_model.write(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.server.live import MODEL, Live, over
-from tests.engine.server.stub import StubEngine
+from tests.engine.server import tiny_model
+from tests.engine.server.live import MODEL, Live, live, until
+
+from onbeat_engine.async_llm import AsyncLLM
+from onbeat_engine.config import EngineConfig
 
 EXAMPLES = 25
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
@@ -18,9 +21,12 @@ ADMIN = ("/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache")
 """What changes the state of the server would have all others refused."""
 
 
-@pytest.fixture
-def server() -> Iterator[Live]:
-    with over(StubEngine(max_model_len=64)) as server:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """The whole engine, on a model with random weights."""
+    folder = tiny_model.write(tmp_path_factory.mktemp("tiny"))
+    config = EngineConfig(model=str(folder), max_model_len=64, num_gpu_blocks_override=100, dtype="float32")
+    with live(lambda: AsyncLLM.from_config(config)) as server:
         yield server
 
 
@@ -34,7 +40,8 @@ def schemathesis(server: Live, *flags: str, document: Path | None = None) -> Non
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env={**os.environ})
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert not server.engine.running, "nothing is left in the engine"
+    assert until(lambda: server.engine.num_unfinished == 0), "nothing is left in the engine"
+    assert until(lambda: server.engine.stats()[0].kv_cache_usage == 0)
 
 
 INTEGER = {"type": "integer", "minimum": 1, "maximum": 4}
@@ -77,6 +84,7 @@ def narrowed(document: dict[str, Any], schema: str) -> None:
 
 
 def test_requests_that_are_served(server: Live, tmp_path: Path) -> None:
+    before = server.engine.stats()[0].generation_tokens
     with server.http() as http:
         document = http.get("/openapi.json").json()
     narrowed(document, "CompletionRequest")
@@ -85,7 +93,7 @@ def test_requests_that_are_served(server: Live, tmp_path: Path) -> None:
     file.write_text(json.dumps(document))
     paths = ("/v1/completions", "/v1/chat/completions")
     schemathesis(server, *(part for path in paths for part in ("--include-path", path)), document=file)
-    assert len(server.engine.seen) > 2 * EXAMPLES, "most of them were served"
+    assert server.engine.stats()[0].generation_tokens > before + 2 * EXAMPLES, "most of them were served"
 
 
 def test_requests(server: Live) -> None:
