@@ -80,13 +80,22 @@ class RequestStream(AsyncIterator[RequestOutput]):
 class AsyncLLM:
     """An engine. All of it belongs to one event loop. Made by `from_config`."""
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, build: str) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        build: str,
+        listen: str | None = None,
+        local_ranks: int | None = None,
+    ) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.max_model_len = 0
         self.last_progress = time.monotonic()
         """When a token came last, or a request while there was none (`time.monotonic`)."""
-        self._processes = Processes(config, build, self._received, self._rank_died)
+        self._processes = Processes(
+            config, build, self._received, self._rank_died, listen=listen, local_ranks=local_ranks
+        )
         self._client: Client
         self._preparer: Preparer
         self._open: dict[str, set[RequestState]] = {}
@@ -98,7 +107,13 @@ class AsyncLLM:
 
     @classmethod
     async def from_config(
-        cls, config: EngineConfig, *, build: str = BUILD, tokenizer: Tokenizer | None = None
+        cls,
+        config: EngineConfig,
+        *,
+        build: str = BUILD,
+        tokenizer: Tokenizer | None = None,
+        listen: str | None = None,
+        local_ranks: int | None = None,
     ) -> "AsyncLLM":
         """Start an engine; return it when it can serve.
 
@@ -106,15 +121,17 @@ class AsyncLLM:
             config: what it is made of.
             build: `module:function` that builds a rank (`onbeat_engine.core.Build`).
             tokenizer: None: the model's.
+            listen: where ranks that somebody else starts connect to; see `Processes`, likewise the next.
+            local_ranks: ranks that are started here; None: all.
 
         Raises:
-            ModelError: no tokenizer. EngineDead: a rank could not start.
+            ModelError: no tokenizer. ConfigError: it cannot listen there. EngineDead: a rank could not start.
         """
         if tokenizer is None:
             from onbeat_engine.build import load_tokenizer  # noqa: PLC0415 - it needs more than tests without a model do
 
             tokenizer = load_tokenizer(config)
-        engine = cls(config, tokenizer, build)
+        engine = cls(config, tokenizer, build, listen, local_ranks)
         ready = await engine._processes.start()
         engine.max_model_len = min(each.max_model_len for each in ready)
         sizes = config.scheduler_config(

@@ -18,7 +18,10 @@ class Last(NamedTuple):
     """Where a request's latest sampled token is on the device: which step's tensor, and where in it."""
 
     step: int
-    index: int
+    at: int
+
+
+NOWHERE = Last(-1, -1)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +32,7 @@ class RunnerState:
     """Block table, int32 numpy; `num_blocks` of it are set, and hold until the next preemption."""
     num_blocks: int = 0
     num_preemptions: int = 0
-    last: Last = Last(-1, -1)
+    last: Last = NOWHERE
 
 
 @dataclass(slots=True, eq=False)
@@ -225,7 +228,7 @@ class Inputs:
         last = state_of(request, self.max_blocks).last
         if last.step != step:
             raise AssertionError(f"{request.id}: its last token is neither known nor sampled by the step in flight")
-        return last.index
+        return last.at
 
     def _patch(self, missing: list[tuple[int, int]], previous: Any) -> None:
         """Take tokens that the host does not know yet from the step before, on the device."""

@@ -33,7 +33,7 @@ class KVShape:
 
 
 def kv_dtype(dtype: Any, device: Any) -> Any:
-    """Return the type KV is kept in: the model's, but never below float32 on a CPU, which computes in float32 anyway."""
+    """Return the type KV is kept in: the model's, but at least float32 on a CPU, which attends in that."""
     return torch.float32 if device.type == "cpu" and dtype.itemsize < 4 else dtype
 
 

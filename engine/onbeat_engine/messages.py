@@ -55,8 +55,18 @@ class Shutdown(ToRank, frozen=True, kw_only=True, tag="shutdown"):
     """End the process; unfinished requests are aborted and told so."""
 
 
+class Ping(ToRank, frozen=True, tag="ping"):
+    """The front end lives. Sent to ranks that it has not started itself, which cannot see its end otherwise."""
+
+
 class FromRank(msgspec.Struct, frozen=True, tag=True):
     """Base of what a rank sends."""
+
+
+class Hello(FromRank, frozen=True, kw_only=True, tag="hello"):
+    """A rank that somebody else has started asks for its configuration."""
+
+    rank: int
 
 
 class Ready(FromRank, frozen=True, kw_only=True, tag="ready"):

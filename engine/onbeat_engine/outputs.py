@@ -82,8 +82,9 @@ class Choice:
         self.error: str | None = None
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer, prepared.params)
+        self._fresh: list[str] = []
+        """Text that no output has told."""
         self._told_tokens = 0
-        self._told_text = 0
         self._told_end = False
 
     def push(self, output: Output) -> bool:
@@ -94,6 +95,7 @@ class Choice:
         before = detokenizer.num_tokens
         chunk = detokenizer.update(output.tokens, stop_token=output.stop_token is not None, finished=reason is not None)
         self.tokens += chunk.token_ids
+        self._fresh.append(chunk.text)
         if output.logprobs is not None:
             self._add_logprobs(output.logprobs[: detokenizer.num_tokens - before])
         if chunk.stop is not None:
@@ -109,13 +111,16 @@ class Choice:
         """Return all so far, or what is new; None: nothing is."""
         if kind == "delta" and not self.has_news:
             return None
-        text = self._detokenizer.text
-        start, begin = (self._told_tokens, self._told_text) if kind == "delta" else (0, 0)
-        self._told_tokens, self._told_text, self._told_end = len(self.tokens), len(text), self.finish_reason is not None
+        if kind == "delta":
+            text, start = "".join(self._fresh), self._told_tokens
+        else:
+            text, start = self._detokenizer.text, 0
+        self._fresh.clear()
+        self._told_tokens, self._told_end = len(self.tokens), self.finish_reason is not None
         wanted = self.params.logprobs is not None
         return CompletionOutput(
             self.index,
-            text[begin:],
+            text,
             self.tokens[start:],
             self.cumulative if wanted else None,
             self.logprobs[start : len(self.tokens)] if wanted else None,

@@ -1,9 +1,13 @@
-"""The process of one rank: `python -m onbeat_engine.process`, or `serve` called by whoever starts ranks otherwise.
+"""The process of one rank: `python -m onbeat_engine.process`.
 
 A child of the front end is told what to do by one line of JSON on its standard input. That stays open as long as the
 front end lives: its end, for whatever reason, is the end of the rank too.
+
+With `--connect tcp://host:port` it is a rank that somebody else starts (torchrun, on another machine): its number is in
+the environment variable RANK, and it asks the front end there for everything else, so that ranks cannot disagree.
 """
 
+import argparse
 import contextlib
 import importlib
 import logging
@@ -13,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,13 +25,16 @@ import zmq
 
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import Build, EngineCore
+from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import (
     Abort,
     Answer,
     Ended,
     FromRank,
+    Hello,
     LogEntry,
     Outputs,
+    Ping,
     Ready,
     ResetPrefixCache,
     Shutdown,
@@ -38,8 +46,15 @@ log = logging.getLogger("onbeat.process")
 HEARTBEAT = 0.5
 """Seconds after which a rank that has nothing to tell says that it lives."""
 
-ToRankMessage = LogEntry | Abort | ResetPrefixCache | Shutdown
-FromRankMessage = Ready | Outputs | Answer | Ended
+PING = 1.0
+"""Seconds between two signs of life of the front end."""
+ANSWER = 600
+"""Seconds that such a rank waits for the front end to start."""
+ALONE = 15.0
+"""A rank that somebody else has started ends when it has not heard of the front end for so many seconds."""
+
+ToRankMessage = LogEntry | Abort | ResetPrefixCache | Ping | Shutdown
+FromRankMessage = Hello | Ready | Outputs | Answer | Ended
 
 
 class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +99,18 @@ class Channel:
         self._socket.connect(address)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToRankMessage)
-        self._told = time.monotonic()
+        self._told = self.heard = time.monotonic()
+
+    def ask(self, rank: int) -> "RankSpec":
+        """Ask the front end, which may come later, what this rank is to do.
+
+        Raises:
+            EngineDead: there is none.
+        """
+        self.send(Hello(rank=rank))
+        if not self._socket.poll(ANSWER * 1000):
+            raise EngineDead(f"no front end has answered rank {rank} within {ANSWER} s")
+        return msgspec.json.decode(self._socket.recv(), type=RankSpec)
 
     def send(self, message: FromRank) -> None:
         """Send a message to the front end."""
@@ -98,9 +124,11 @@ class Channel:
     def receive(self) -> ToRankMessage | None:
         """Return the next message, if one is there."""
         try:
-            return self._decoder.decode(self._socket.recv(zmq.NOBLOCK))
+            message = self._decoder.decode(self._socket.recv(zmq.NOBLOCK))
         except zmq.Again:
             return None
+        self.heard = time.monotonic()
+        return message
 
     def beat(self, rank: int) -> None:
         """Say that the rank lives, if it has told nothing for a while."""
@@ -113,14 +141,19 @@ class Channel:
         self._context.term()
 
 
-def serve(spec: RankSpec) -> int:
-    """Be a rank until told to end; return the exit code."""
-    channel = Channel(spec.address, spec.rank)
+def serve(spec: RankSpec, channel: Channel, *, child: bool = True) -> int:
+    """Be a rank until told to end; return the exit code.
+
+    Args:
+        spec: what it is to do.
+        channel: to the front end; closed at the end.
+        child: the front end has started this process.
+    """
     try:
         core = _built(spec, channel)
         if core is None:
             return 1
-        _loop(core, channel)
+        _loop(core, channel, child)
         core.exchange.close()
         return 1 if _unexpected(core) else 0
     finally:
@@ -150,14 +183,17 @@ def _built(spec: RankSpec, channel: Channel) -> EngineCore | None:
     return core
 
 
-def _loop(core: EngineCore, channel: Channel) -> None:
+def _loop(core: EngineCore, channel: Channel, child: bool) -> None:
     """Read all that has arrived, take a turn, send; wait where there is no turn."""
+    channel.heard = time.monotonic()
     while not core.ended:
         while (message := channel.receive()) is not None:
             if isinstance(message, Shutdown):
                 core.shut_down()
             else:
                 core.read(message)
+        if not child and time.monotonic() - channel.heard > ALONE:
+            core.shut_down("the front end is gone")
         busy = core.turn()
         for each in core.take():
             channel.send(each)
@@ -185,19 +221,40 @@ def _end_with_parent(address: str) -> None:
     threading.Thread(target=watch, daemon=True, name="parent").start()
 
 
-def main() -> int:
-    """Run a rank that a front end started."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a rank."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    parser = argparse.ArgumentParser(prog="python -m onbeat_engine.process", description="One rank of an engine.")
+    parser.add_argument("--connect", metavar="ADDRESS", help="where the front end listens, such as tcp://host:port")
+    address = parser.parse_args(arguments).connect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
+    if address is None:
+        spec = _told()
+        if spec is None:
+            return 1
+        _end_with_parent(spec.address)
+        return serve(spec, Channel(spec.address, spec.rank))
+    if not os.environ.get("RANK", "").isdecimal():
+        parser.error("the environment variable RANK must be the number of this rank; torchrun sets it")
+    rank = int(os.environ["RANK"])
+    channel = Channel(address, rank)
+    try:
+        spec = channel.ask(rank)
+    except OnbeatError as error:
+        channel.close()
+        parser.error(str(error))
+    return serve(spec, channel, child=False)
+
+
+def _told() -> RankSpec | None:
+    """Read what the front end has to say; None: it is gone."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
         if not byte:
-            return 1
+            return None
         line += byte
-    spec = msgspec.json.decode(line, type=RankSpec)
-    _end_with_parent(spec.address)
-    return serve(spec)
+    return msgspec.json.decode(line, type=RankSpec)
 
 
 if __name__ == "__main__":

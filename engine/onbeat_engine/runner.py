@@ -107,7 +107,13 @@ class ModelRunner:
             scratch=self._kv.scratch,
             device=self.device,
         )
-        self._attention = make(config.attention_backend, self._kv, shape.num_heads, model.dtype)
+        self._attention = make(
+            config.attention_backend,
+            self._kv,
+            shape.num_heads,
+            model.dtype,
+            most_entries=config.max_num_seqs * self._most_blocks,
+        )
         if capture is None and self.device.type == "cuda" and not config.enforce_eager and companions is None:
             capture = CudaCapture()
         self._capture = capture

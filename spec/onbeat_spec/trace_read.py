@@ -212,7 +212,7 @@ def _read_header(packed: object, path: str) -> Header:
         flights=tuple(keys.take("flights", list_of(flight), ())),
     )
     keys.done(_HEADER_KEYS)
-    if not 0 <= header.rank < header.ranks:
+    if header.rank < 0 or 1 < header.ranks <= header.rank:  # ranks that are on their own are numbered all the same
         raise Wrong(f"header.rank is {header.rank} of {header.ranks} ranks")
     return header
 

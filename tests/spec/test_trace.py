@@ -209,7 +209,7 @@ def changed(packed: dict[str, Any], where: str, value: object) -> dict[str, Any]
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        ("0.rank", 1, r"t.ndjson:1: header.rank is 1 of 1 ranks"),
+        ("0.rank", -1, r"t.ndjson:1: header.rank is -1 of 1 ranks"),
         ("0.rank", "0", r"t.ndjson:1: header.rank is '0'; it must be an integer"),
         ("0.onbeat-trace", VERSION + 1, r"t.ndjson:1: it is of version 2 and this reads version 1; use another"),
         ("0.config.block_size", 0, r"t.ndjson:1: block_size is 0; it must be at least 1"),

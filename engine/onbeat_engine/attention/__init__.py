@@ -37,8 +37,13 @@ class Backend(Protocol):
         ...
 
 
-def make(name: Name, kv: KVCache, num_heads: int, dtype: Any) -> Backend:
+def make(name: Name, kv: KVCache, num_heads: int, dtype: Any, most_entries: int) -> Backend:
     """Return a backend; `auto` takes FlashInfer where it is installed, else our kernels, on a CPU torch's own.
+
+    Args:
+        num_heads: query heads.
+        dtype: of queries and outputs.
+        most_entries: most block ids in the tables of one step.
 
     Raises:
         ConfigError: the backend named cannot run here.
@@ -56,7 +61,7 @@ def make(name: Name, kv: KVCache, num_heads: int, dtype: Any) -> Backend:
             raise ConfigError(f"attention_backend 'flashinfer' needs CUDA and a 16-bit dtype, not {dtype}; use 'auto'")
         from onbeat_engine.attention.flashinfer import FlashInferAttention  # noqa: PLC0415 - may be absent
 
-        return FlashInferAttention(kv, num_heads, dtype)
+        return FlashInferAttention(kv, num_heads, dtype, most_entries)
     if not cuda and environ.get("TRITON_INTERPRET") != "1":
         raise ConfigError("attention_backend 'triton' needs CUDA, or TRITON_INTERPRET=1; use 'auto'")
     from onbeat_engine.attention.triton import TritonAttention  # noqa: PLC0415 - may be absent

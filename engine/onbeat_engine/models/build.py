@@ -107,6 +107,7 @@ class _Builder:
                 self.tensor(f"{name}.gate_up_proj", (count, 2 * width, hidden), rows),
                 self.tensor(f"{name}.down_proj", (count, hidden, width), rows),
             )
+        self.expect(f"{name}.{count - 1}.down_proj.weight", (hidden, width))  # before memory is taken
         held = ExpertWeights(
             self.empty(self.hi - self.lo, 2 * width, hidden), self.empty(self.hi - self.lo, hidden, width)
         )
@@ -127,8 +128,11 @@ class _Builder:
 
     def linear(self, names: Sequence[str], rows: Sequence[int], columns: int, bias: bool = False) -> Linear:
         """Read projections one below the other into one matrix."""
+        weights = [f"{name}.weight" for name in names]
+        for name, count in zip(weights, rows, strict=True):  # before memory is taken for what cannot be
+            self.expect(name, (count, columns))
         weight = self.empty(sum(rows), columns)
-        self.fill(weight, [f"{name}.weight" for name in names], rows)
+        self.fill(weight, weights, rows)
         if not bias:
             return Linear(weight)
         biases = self.empty(sum(rows))
@@ -145,16 +149,19 @@ class _Builder:
         return self.checked(name, shape, rows).to(self.device, self.dtype).contiguous()
 
     def checked(self, name: str, shape: tuple[int, ...], rows: tuple[int, int] | None = None) -> torch.Tensor:
-        found = self.weights.shapes.get(name)
-        if found is None:
-            raise ModelError(f"the weights lack {name}, of shape {list(shape)}")
-        if found != shape:
-            raise ModelError(f"{name} is of shape {list(found)}; the configuration makes it {list(shape)}")
+        self.expect(name, shape)
         self.used.add(name)
         values = self.weights.read(name, rows)
         if not values.is_floating_point():
             raise ModelError(f"{name} is stored as {values.dtype}; only floating-point weights are read")
         return values
+
+    def expect(self, name: str, shape: tuple[int, ...]) -> None:
+        found = self.weights.shapes.get(name)
+        if found is None:
+            raise ModelError(f"the weights lack {name}, of shape {list(shape)}")
+        if found != shape:
+            raise ModelError(f"{name} is of shape {list(found)}; the configuration makes it {list(shape)}")
 
     def empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)

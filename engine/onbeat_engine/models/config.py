@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 from onbeat_engine.errors import ModelError
 
 _ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
+_MOST = 1 << 31
+"""No size of a model comes near it; a file may say anything."""
 _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
@@ -76,7 +78,7 @@ class ModelConfig:
             "intermediate_size",
             "max_position_embeddings",
         ):
-            self._require(getattr(self, name) >= 1, name, "at least 1")
+            self._require(1 <= getattr(self, name) <= _MOST, name, f"between 1 and {_MOST}")
         self._require(self.rms_norm_eps > 0, "rms_norm_eps", "above 0")
         self._require(self.rope_theta > 0, "rope_theta", "above 0")
         self._require(self.head_dim % 2 == 0, "head_dim", "even")
@@ -86,7 +88,8 @@ class ModelConfig:
             self._require(fits, "rope_factors", f"{self.head_dim // 2} numbers above 0")
         if self.num_experts:
             self._require(1 <= self.top_k <= self.num_experts, "top_k", f"between 1 and {self.num_experts}")
-            self._require(self.moe_intermediate_size >= 1, "moe_intermediate_size", "at least 1")
+            for name in ("num_experts", "moe_intermediate_size"):
+                self._require(1 <= getattr(self, name) <= _MOST, name, f"between 1 and {_MOST}")
 
     @property
     def is_moe(self) -> bool:
@@ -100,7 +103,8 @@ class ModelConfig:
         Raises:
             ModelError: an architecture or a feature that is not served, a missing key, a value of the wrong type.
         """
-        architecture = (config.get("architectures") or [None])[0]
+        listed = config.get("architectures")
+        architecture = listed[0] if isinstance(listed, list) and listed else listed
         if architecture not in _ARCHITECTURES:
             raise ModelError(f"architecture {architecture!r} is not served; these are: {', '.join(_ARCHITECTURES)}")
         fields = _Fields(config, "config.json")
@@ -125,9 +129,9 @@ class ModelConfig:
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
             rope_theta=theta,
             rope_scaling=scaling,
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+            tie_word_embeddings=fields.flag("tie_word_embeddings"),
             qk_norm=architecture != "LlamaForCausalLM",
-            attention_bias=bool(config.get("attention_bias", False)),
+            attention_bias=fields.flag("attention_bias"),
             bos_token_id=fields.ids("bos_token_id")[0] if fields.ids("bos_token_id") else None,
             eos_token_ids=tuple(
                 dict.fromkeys(
@@ -137,9 +141,9 @@ class ModelConfig:
             num_experts=experts,
             top_k=fields.whole("num_experts_per_tok") if moe else 0,
             moe_intermediate_size=fields.whole("moe_intermediate_size") if moe else 0,
-            norm_topk_prob=bool(config.get("norm_topk_prob", False)) if moe else True,
-            sparse_layers=_sparse(fields, config, layers) if experts else (),
-            dtype=config.get("dtype") or config.get("torch_dtype"),
+            norm_topk_prob=fields.flag("norm_topk_prob") if moe else True,
+            sparse_layers=_sparse(fields, layers) if experts else (),
+            dtype=fields.text("dtype") or fields.text("torch_dtype"),
         )
 
     @classmethod
@@ -175,8 +179,8 @@ class ModelConfig:
         if scaling != "none":
             raise ModelError(f"{prefix}rope.scaling.type {scaling!r} is not served")
         embedding = shapes.get("token_embd.weight")
-        if embedding is None:
-            raise ModelError("the GGUF file has no tensor token_embd.weight")
+        if embedding is None or len(embedding) != 2:
+            raise ModelError("the GGUF file has no matrix token_embd.weight")
         token = _Fields(metadata, "the GGUF metadata")
         bos = token.ids("tokenizer.ggml.bos_token_id")
         ends = token.ids("tokenizer.ggml.eos_token_id") + token.ids("tokenizer.ggml.eot_token_id")
@@ -221,16 +225,28 @@ class _Fields:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
             self._wrong(key, value, "a number")
         return float(value)
 
+    def flag(self, key: str) -> bool:
+        value = self._get(key, False)
+        if not isinstance(value, bool):
+            self._wrong(key, value, "true or false")
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            self._wrong(key, value, "a string")
+        return value
+
     def ids(self, key: str) -> tuple[int, ...]:
-        """Return token ids, given as one number, a list, or not at all."""
+        """Return token ids or layers, given as one number, a list, or not at all."""
         value = self.values.get(key)
         listed = [] if value is None else value if isinstance(value, list) else [value]
         if any(isinstance(each, bool) or not isinstance(each, int) for each in listed):
-            self._wrong(key, value, "a token id or a list of them")
+            self._wrong(key, value, "a whole number or a list of them")
         return tuple(listed)
 
     def _get(self, key: str, default: Any) -> Any:
@@ -277,12 +293,12 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
     )
 
 
-def _sparse(fields: _Fields, config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+def _sparse(fields: _Fields, layers: int) -> tuple[int, ...]:
     """Return the layers that have experts, by Qwen3-MoE's rule."""
     step = fields.whole("decoder_sparse_step", 1)
     if step < 1:
         raise ModelError(f"decoder_sparse_step is {step}; it must be at least 1")
-    dense = config.get("mlp_only_layers") or ()
+    dense = fields.ids("mlp_only_layers")
     return tuple(layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
 
 

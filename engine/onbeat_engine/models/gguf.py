@@ -49,7 +49,7 @@ class GgufFile:
             }
         except Exception as error:  # a damaged file makes the reader raise nearly anything
             raise ModelError(f"{path} is damaged, or no GGUF file: {type(error).__name__}: {error}") from error
-        if self._metadata.get("split.count", 1) > 1:
+        if self._metadata.get("split.count", 1) not in (0, 1):
             raise ModelError(f"{path} is a part of a split model; join its parts with `llama-gguf-split --merge`")
         self._stored: dict[str, Any] = {each.name: each for each in reader.tensors}
         factors = tuple(self._values(_FACTORS).flatten().tolist()) if _FACTORS in self._stored else None
@@ -72,8 +72,8 @@ class GgufFile:
         tensor = self._stored[stored]
         kind = tensor.tensor_type.name
         try:
-            # The file is mapped read-only, and what is stored as float32 would come as a view of it.
-            return numpy.array(dequantize(tensor.data, tensor.tensor_type), dtype=numpy.float32)
+            # The file is mapped read-only, and what is stored as float32 comes as a view of it: that is copied.
+            return numpy.require(dequantize(tensor.data, tensor.tensor_type), numpy.float32, "W")
         except (NotImplementedError, ValueError, KeyError) as error:
             raise ModelError(f"tensor {stored} is {kind}, which cannot be dequantised: {error}") from error
 

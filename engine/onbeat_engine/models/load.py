@@ -65,14 +65,13 @@ def load_model(
         raise ConfigError(f"max_model_len is {length}; {source.name} was made for {model.max_position_embeddings}")
     if expert_range is not None and not (model.num_experts or config.moe_upcycle):
         raise ModelError(f"{source.name} is a dense model; it has no experts to load a part of")
-    decoder = build(
-        model,
-        weights,
-        dtype=choose_dtype(config.dtype, model.dtype, device),
-        device=device,
-        max_positions=length,
-        expert_range=None if config.moe_upcycle else expert_range,
-    )
+    dtype = choose_dtype(config.dtype, model.dtype, device)
+    part = None if config.moe_upcycle else expert_range
+    try:
+        decoder = build(model, weights, dtype=dtype, device=device, max_positions=length, expert_range=part)
+    except (RuntimeError, MemoryError) as error:  # torch's own: memory, most of all
+        reason = (str(error).strip() or "out of memory").splitlines()[0]
+        raise ModelError(f"{source.name} cannot be loaded onto {device}: {reason}") from error
     if config.moe_upcycle:
         decoder = upcycle(
             decoder,

@@ -4,14 +4,26 @@ import math
 
 import torch
 
+from onbeat_engine.errors import ModelError
 from onbeat_engine.models.config import Llama3Scaling, ModelConfig
+
+MOST_BYTES = 1 << 31
 
 
 class Rope:
     """Tables of cosines and sines, computed in float32 as the models were trained with."""
 
     def __init__(self, config: ModelConfig, max_positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Make tables for the positions 0 .. max_positions - 1; activations are of `dtype`."""
+        """Make tables for the positions 0 .. max_positions - 1; activations are of `dtype`.
+
+        Raises:
+            ModelError: they would take more than `MOST_BYTES`.
+        """
+        size = 2 * max_positions * config.head_dim * dtype.itemsize
+        if size > MOST_BYTES:
+            raise ModelError(
+                f"rotary tables for {max_positions} positions take {size / 2**30:.1f} GiB; give a smaller max_model_len"
+            )
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies(config))
         # One table, so that a forward gathers once: [P, 2, 1, D]; the sines of the first half are negated.
         cos, sin = angles.cos(), angles.sin()

@@ -75,16 +75,19 @@ class Sampler:
         with torch.inference_mode():
             plan = self._plan_of(requests)
             changed = self._changed(logits, plan, positions)
-            tokens = changed.argmax(-1)
-            if plan.random:
-                drawn = self._draw(changed, plan, positions)
-                tokens = drawn if len(plan.random) == len(requests) else tokens.index_copy_(0, plan.random_rows, drawn)
+            if len(plan.random) == len(requests):
+                tokens = self._draw(changed, plan, positions)
+            else:
+                tokens = changed.argmax(-1)
+                if plan.random:
+                    tokens[plan.random_rows] = self._draw(changed[plan.random_rows], plan, positions)
             if plan.penalised:
                 self._count(plan, tokens, positions)
             wanted: tuple[Any, ...] = (tokens,)
             if plan.logprobs:
                 rows = plan.logprob_rows
-                wanted += measure(logits[rows], tokens[rows], max(plan.logprob_counts))
+                part, chosen = (logits, tokens) if len(rows) == len(requests) else (logits[rows], tokens[rows])
+                wanted += measure(part, chosen, max(plan.logprob_counts))
             return Sampled(tokens, plan, OnHost(wanted))
 
     def collect(self, sampled: Sampled) -> Collected:
@@ -163,17 +166,17 @@ class Sampler:
         if plan.penalised:
             for row in plan.penalised:
                 self._catch_up(plan.states[row], positions[row])
-            self._penalties.apply(logits, plan.penalty_rows, plan.penalty_slots, plan.penalties.to(logits.dtype))
+            length = max(positions[row] for row in plan.penalised)
+            penalties = plan.penalties.to(logits.dtype)
+            self._penalties.apply(logits, plan.penalty_rows, plan.penalty_slots, length, penalties)
         return logits
 
     def _draw(self, logits: Any, plan: Plan, positions: Sequence[int]) -> Any:
-        """Return a token for each random row."""
-        if len(plan.random) < len(plan.states):
-            logits = logits[plan.random_rows]
+        """Return a token for each random row; `logits` are theirs."""
         scaled = logits / plan.temperatures if logits.dtype == torch.float64 else logits.float() / plan.temperatures
         if plan.top_k is not None:
             filters.keep_top_k(scaled, *plan.top_k)
-        weights = scaled.sub_(scaled.amax(-1, keepdim=True)).exp_()
+        weights = scaled.softmax(-1)
         if plan.min_p is not None:
             filters.keep_min_p(weights, *plan.min_p)
         if plan.top_p is not None:
@@ -195,6 +198,7 @@ class Sampler:
         self._penalties.fill(state.slot, tokens[:prompt], tokens[prompt:position])
 
     def _count(self, plan: Plan, tokens: Any, positions: Sequence[int]) -> None:
-        self._penalties.count(plan.penalty_slots, tokens[plan.penalty_rows])
-        for row in plan.penalised:
-            plan.states[row].counted = positions[row] + 1
+        at = [positions[row] for row in plan.penalised]
+        self._penalties.add(plan.penalty_slots, at, tokens[plan.penalty_rows])
+        for row, position in zip(plan.penalised, at, strict=True):
+            plan.states[row].counted = position + 1

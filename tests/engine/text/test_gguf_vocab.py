@@ -61,7 +61,8 @@ def test_where_texts_are_cut(tmp_path: Path, pre: str, text: str, pieces: list[s
 def test_special_tokens_and_template(tmp_path: Path) -> None:
     more = {"bos_token_id": 261, "chat_template": "{{ eos_token }}!"}
     tokenizer = Tokenizer.load(byte_level(tmp_path / "m.gguf", "smollm", **more))
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids, tokenizer.special_ids) == (261, {261}, {261})
+    assert tokenizer.bos_token_id == 261
+    assert tokenizer.eos_token_ids == tokenizer.special_ids == {261}
     assert tokenizer.encode("<|x|><u>") == [261, 262]
     assert tokenizer.decode([261, 262]) == "<u>"
     assert tokenizer.apply_chat_template([{"role": "user", "content": ""}]) == "<|x|>!"
@@ -123,7 +124,8 @@ def test_smollm2_known_ids() -> None:
     assert smollm2().encode_chat([{"role": "user", "content": "hello world"}]) == [
         *system, 2, 198, *user, 2, 198, 1, 520, 9531, 198,
     ]  # fmt: skip
-    assert (smollm2().eos_token_ids, smollm2().bos_token_id) == ({2}, 1)
+    assert smollm2().bos_token_id == 1
+    assert smollm2().eos_token_ids == {2}
     assert smollm2().special_ids == set(range(17))
 
 

@@ -22,7 +22,8 @@ def test_files(tmp_path: Path) -> None:
         config={"eos_token_id": 1},
     )
     tokenizer = Tokenizer.load(folder)
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (256, {257, 258})
+    assert tokenizer.bos_token_id == 256
+    assert tokenizer.eos_token_ids == {257, 258}
     assert tokenizer.apply_chat_template([{"role": "user", "content": "a"}]) == "from the configuration"
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     assert Tokenizer.load(folder).apply_chat_template([{"role": "user", "content": "a"}]) == (
@@ -41,7 +42,8 @@ def test_files(tmp_path: Path) -> None:
 )
 def test_tokens(tmp_path: Path, files: dict[str, Any], bos: int | None, ends: set[int]) -> None:
     tokenizer = Tokenizer.load(write_folder(tmp_path, backend(), **files))
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (bos, ends)
+    assert tokenizer.bos_token_id == bos
+    assert tokenizer.eos_token_ids == ends
 
 
 def test_several_templates(tmp_path: Path) -> None:

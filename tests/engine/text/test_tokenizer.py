@@ -45,7 +45,8 @@ def test_special_tokens() -> None:
     assert tokenizer.decode(ids) == "ab"
     assert tokenizer.decode(ids, skip_special_tokens=False) == "a<|user|>b"
     assert tokenizer.special_ids == {256, 257, 258}
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (256, {257})
+    assert tokenizer.bos_token_id == 256
+    assert tokenizer.eos_token_ids == {257}
     assert [tokenizer.pieces[id] for id in (97, 256, 258)] == [b"a", b"", b""]
     assert tokenizer.piece(256) == b"<|begin|>"
     assert tokenizer.token_text(0xF0) == "\ufffd"

@@ -1,0 +1,67 @@
+"""What is refused before anything is sent, and what is filled in."""
+
+from typing import Any
+
+import pytest
+
+from onbeat_engine.errors import BadRequest
+from onbeat_engine.fake import tokenizer
+from onbeat_engine.preparing import Preparer
+from onbeat_engine.sampling_params import SamplingParams
+
+PREPARER = Preparer(tokenizer(), 100)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "field"),
+    [
+        ("", {}, "prompt"),
+        ([], {}, "prompt"),
+        ("x" * 100, {}, "prompt"),
+        ("x" * 100_000, {}, "prompt"),
+        ([1] * 100, {}, "prompt"),
+        ([256], {}, "prompt"),
+        ([-1], {}, "prompt"),
+        ("half \ud800", {}, "prompt"),
+        ("a", {"stop_token_ids": (256,)}, "stop_token_ids"),
+        ("a", {"logit_bias": {-1: 1.0}}, "logit_bias"),
+    ],
+)
+def test_what_can_never_be_served_is_refused(prompt: Any, params: dict[str, Any], field: str) -> None:
+    """Cases B97 and B100."""
+    with pytest.raises(BadRequest) as error:
+        PREPARER.prepare(prompt, SamplingParams(**params))
+    assert error.value.param == field
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 98), (5, 5), (1000, 98)])
+def test_there_are_as_many_tokens_as_there_is_room_for(asked: int | None, given: int) -> None:
+    prepared = PREPARER.prepare("ab", SamplingParams(max_tokens=asked))
+    assert prepared.requests[0].max_tokens == given
+
+
+def test_the_longest_prompt_leaves_room_for_one_token() -> None:
+    assert PREPARER.prepare([1] * 99, SamplingParams()).requests[0].max_tokens == 1
+
+
+def test_ids_are_our_own_and_seeds_differ() -> None:
+    first, second = (PREPARER.prepare("a", SamplingParams()).requests[0] for _ in range(2))
+    assert first.id != second.id
+    assert first.seed != second.seed
+    assert PREPARER.prepare("a", SamplingParams(seed=-3)).requests[0].seed == -3
+    ids = [each.id for each in PREPARER.prepare("a", SamplingParams(n=3)).requests]
+    assert len(set(ids)) == 3
+
+
+def test_end_tokens_stop_unless_they_are_to_be_ignored() -> None:
+    made = tokenizer()
+    made.eos_token_ids = frozenset([9])
+    preparer = Preparer(made, 100)
+    assert preparer.prepare("a", SamplingParams(stop_token_ids=(7,))).requests[0].stop_token_ids == (7, 9)
+    assert preparer.prepare("a", SamplingParams(ignore_eos=True)).requests[0].stop_token_ids == ()
+
+
+def test_only_what_wants_prompt_logprobs_has_a_cache_of_its_own() -> None:
+    assert PREPARER.prepare("a", SamplingParams()).requests[0].cache_salt == ""
+    salts = {PREPARER.prepare("a", SamplingParams(prompt_logprobs=0)).requests[0].cache_salt for _ in range(2)}
+    assert len(salts) == 2
