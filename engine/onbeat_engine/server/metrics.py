@@ -5,11 +5,11 @@ only the front end sees (latencies, ends) is counted here.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -23,6 +23,10 @@ GAUGES = {
     "num_requests_running": ("Requests that the rank runs.", "running"),
     "num_requests_waiting": ("Requests that wait at the rank.", "waiting"),
     "kv_cache_usage_perc": ("Share of KV blocks in use; 1 is all.", "kv_cache_usage"),
+}
+FRONT: dict[str, tuple[str, Callable[[Engine], int]]] = {
+    "num_requests_held": ("Requests that the front end holds until a pause ends.", lambda engine: engine.num_held),
+    "num_requests_unfinished": ("Requests that ranks have, or are sent.", lambda engine: engine.num_unfinished),
 }
 COUNTERS = {
     "prompt_tokens": ("Prompt tokens processed.", "prompt_tokens"),
@@ -61,9 +65,10 @@ class RankCollector(Collector):
             yield self._filled(GaugeMetricFamily(f"onbeat:{name}", help_text, labels=LABELS), stats, attribute)
         for name, (help_text, attribute) in COUNTERS.items():
             yield self._filled(CounterMetricFamily(f"onbeat:{name}", help_text, labels=LABELS), stats, attribute)
-        held = GaugeMetricFamily("onbeat:num_requests_held", "Requests held until a pause ends.", labels=LABELS[:1])
-        held.add_metric((self.model,), self.engine.num_held)
-        yield held
+        for name, (help_text, number) in FRONT.items():
+            gauge = GaugeMetricFamily(f"onbeat:{name}", help_text, labels=LABELS[:1])
+            gauge.add_metric((self.model,), number(self.engine))
+            yield gauge
         asleep = GaugeMetricFamily("onbeat:engine_sleeping", "1: the rank has given its memory up.", labels=LABELS)
         yield self._filled(asleep, stats, "asleep")
         violations = CounterMetricFamily(
@@ -86,6 +91,7 @@ class ServerMetrics:
     def __init__(self, engine: Engine, model: str) -> None:
         where = str(engine.ranks[0].rank) if len(engine.ranks) == 1 else "all"
         """Label `engine` of what the front end sees, which is not told by which rank a request was served."""
+        self.model = model
         self.registry = CollectorRegistry()
         self.registry.register(RankCollector(engine, model))
         histograms = {
@@ -101,6 +107,11 @@ class ServerMetrics:
         # All are there from the start, so that a rate has a zero to start from.
         self.ends_by = {reason: ends.labels(model, where, reason) for reason in FINISHED}
         self.observers = {name: each.labels(model, where) for name, each in histograms.items()}
+
+    def watch(self, name: str, help_text: str, number: Callable[[], int]) -> None:
+        """Show what a function returns."""
+        gauge = Gauge(f"onbeat:{name}", help_text, LABELS[:1], registry=self.registry)
+        gauge.labels(self.model).set_function(number)
 
     def observe(self, name: str, seconds: float) -> None:
         """Count one latency."""

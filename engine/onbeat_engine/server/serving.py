@@ -34,6 +34,7 @@ class Serving:
         self.model = config.served_model_names[0]
         self.metrics = ServerMetrics(engine, self.model)
         self.jobs = Jobs(engine, self.metrics, config.max_in_flight)
+        self.metrics.watch("http_requests_in_flight", "HTTP requests that generate.", lambda: len(self.jobs.running))
         self.created = int(time.time())
 
     def check_model(self, name: str | None) -> None:
