@@ -18,7 +18,7 @@ ENGINE = {
     "tokenizer": "Folder or file with the tokenizer, if not the model's own.",
     "dtype": "Of weights and KV cache.",
     "device": "Where the model runs.",
-    "seed": "Of requests that bring none, and of made weights.",
+    "seed": "Of what is made at random, as the routers of --moe-upcycle are.",
     "max_model_len": "Most tokens of prompt and output; default: what the model was made for.",
     "moe_upcycle": "Make each dense FFN so many equal experts; the outputs stay the same.",
     "moe_top_k": "Experts per token after that.",

@@ -32,7 +32,7 @@ class Reset(BaseModel):
 
 def router(serving: Serving) -> APIRouter:
     """Return the endpoints."""
-    routes = APIRouter(responses={code: RESPONSES[code] for code in (400, 401, 409, 413, 500, 503)})
+    routes = APIRouter(responses={code: RESPONSES[code] for code in (400, 401, 408, 409, 413, 500, 503)})
     engine = serving.engine
 
     @routes.post("/pause")

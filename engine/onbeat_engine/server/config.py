@@ -28,7 +28,8 @@ class ServerConfig:
     progress_timeout: float = 60.0
     """Without a token for so long while work is unfinished, the server is not ready any more."""
     client_timeout: float = 60.0
-    """A client that takes nothing of what it is sent for so long has its connection, and its request, ended."""
+    """A client that takes nothing of what it is sent for so long has its connection, and its request, ended; so has
+    one whose request's body does not come within it."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "The request can never be served as it is"},
     401: {"model": ErrorBody, "description": "No API key, or a wrong one"},
     404: {"model": ErrorBody, "description": "No such model"},
+    408: {"model": ErrorBody, "description": "The body did not come in time"},
     409: {"model": ErrorBody, "description": "Not in the state that the engine is in"},
     413: {"model": ErrorBody, "description": "The body is too large"},
     500: {"model": ErrorBody, "description": "The engine failed"},

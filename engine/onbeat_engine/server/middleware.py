@@ -3,6 +3,7 @@
 The body is read here, whole but never past its limit, so that nothing behind has to wait for the network.
 """
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -13,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onbeat_engine.server.errors import answer, body
 
-OPEN = frozenset({"/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json", "/ping"})
+OPEN = frozenset({"/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"})
 """What needs no key: probes, scrapers, and the API's description."""
 REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 """A client's own id is echoed if it is so; the engine's ids are made here and never from it."""
@@ -25,12 +26,14 @@ class Gate:
     Args:
         api_keys: empty: no key is asked for.
         max_body_size: bytes.
+        patience: seconds that a body may take.
     """
 
-    def __init__(self, app: ASGIApp, *, api_keys: tuple[str, ...], max_body_size: int) -> None:
+    def __init__(self, app: ASGIApp, *, api_keys: tuple[str, ...], max_body_size: int, patience: float) -> None:
         self.app = app
         self.digests = [hashlib.sha256(key.encode()).digest() for key in api_keys]
         self.max_body_size = max_body_size
+        self.patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""
@@ -56,7 +59,11 @@ class Gate:
             return
         length = headers.get(b"content-length", b"0")
         too_large = length.isdigit() and int(length) > self.max_body_size
-        content = None if too_large else await self._read(receive)
+        try:
+            content = None if too_large else await asyncio.wait_for(self._read(receive), self.patience)
+        except TimeoutError:
+            await refuse(send_with_id, 408, f"the request's body did not come within {self.patience:g} s", close=True)
+            return
         if content is None:
             limit = f"the request's body is larger than {self.max_body_size} bytes"
             await refuse(send_with_id, 413, limit, close=True)

@@ -17,7 +17,7 @@ from onbeat_engine.server.serving import Serving
 
 def router(serving: Serving) -> APIRouter:
     """Return the endpoints."""
-    routes = APIRouter(responses={code: RESPONSES[code] for code in (400, 401, 404, 413)})
+    routes = APIRouter(responses={code: RESPONSES[code] for code in (400, 401, 404, 408, 413)})
 
     def model(name: str) -> Model:
         return Model(id=name, created=serving.created, max_model_len=serving.engine.max_model_len)

@@ -171,7 +171,8 @@ def test_b99_held_text_is_released_at_piece_boundaries(scripts: Live) -> None:
 
 def test_b100_an_empty_prompt_is_the_callers_mistake(quick: Live) -> None:
     with quick.http() as http:
-        for prompt in ("", ["", "hi"], ["hi", ""], [], [[]]):
+        prompts: list[Any] = ["", ["", "hi"], ["hi", ""], [], [[]]]
+        for prompt in prompts:
             assert http.post("/v1/completions", json={"prompt": prompt}).status_code == 400
         assert http.get("/health").status_code == 200
         assert http.post("/v1/completions", json={"prompt": "hi"}).status_code == 200

@@ -141,6 +141,7 @@ def test_chat_stream_tells_the_role_once_and_the_reason_last(http: httpx.Client)
         ("/v1/completions", {**HI, "temperature": float("nan")}, (400, "temperature")),
         ("/v1/completions", {**HI, "logit_bias": {"x": 1}}, (400, "logit_bias")),
         ("/v1/completions", {**HI, "suffix": "end"}, (400, "suffix")),
+        ("/v1/completions", {**HI, "cache_salt": "mine"}, (400, "cache_salt")),
         ("/v1/completions", {**HI, "stream_options": {}}, (400, "stream_options")),
         ("/v1/completions", {**HI, "stream": True, "prompt_logprobs": 1}, (400, "prompt_logprobs")),
         ("/v1/completions", {**HI, "response_format": {"type": "json_schema"}}, (400, "response_format")),
@@ -250,5 +251,5 @@ def test_the_document_says_what_is_answered(http: httpx.Client) -> None:
         for operation in operations.values():
             assert "422" not in operation["responses"], path
     completions = document["paths"]["/v1/completions"]["post"]["responses"]
-    assert set(completions) == {"200", "400", "401", "404", "413", "500", "503"}
+    assert set(completions) == {"200", "400", "401", "404", "408", "413", "500", "503"}
     assert set(completions["200"]["content"]) == {"application/json", "text/event-stream"}

@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
-from tests.engine.server import tiny_model
-from tests.engine.server.live import events, until
 
 from onbeat_engine import cmd_serve
 from onbeat_engine.config import EngineConfig
 from onbeat_spec.errors import ConfigError
+from tests.engine.server import tiny_model
+from tests.engine.server.live import events, until
 
 # The program with this one verb: it need not be installed.
 PROGRAM = """

@@ -77,6 +77,16 @@ def test_a_body_that_never_comes_leaves_nothing(locked: Live) -> None:
     assert not locked.engine.seen
 
 
+def test_a_body_that_takes_too_long() -> None:
+    with over(StubEngine(), client_timeout=0.2) as server:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            connection.sendall(head)
+            answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not come within 0.2 s" in answer
+
+
 def test_in_flight_limit() -> None:
     engine = StubEngine(delay=0.02)
     with over(engine, max_in_flight=2) as server, server.http() as http:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.server import tiny_model
-from tests.engine.server.live import MODEL, Live, live, until
 
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
+from tests.engine.server import tiny_model
+from tests.engine.server.live import MODEL, Live, live, until
 
 EXAMPLES = 25
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
@@ -34,7 +34,8 @@ def schemathesis(server: Live, *flags: str, document: Path | None = None) -> Non
     pytest.importorskip("schemathesis")
     command = [
         *(sys.executable, "-m", "schemathesis.cli"),
-        *("run", str(document or f"{server.url}/openapi.json"), "--url", server.url, "--checks", CHECKS, "--max-examples", str(EXAMPLES)),
+        *("run", str(document or f"{server.url}/openapi.json"), "--url", server.url),
+        *("--checks", CHECKS, "--max-examples", str(EXAMPLES)),
         *("--phases", "examples,coverage,fuzzing", "--seed", "7", "--no-color", "--request-timeout", "10"),
         *("--generation-database", "none", "--suppress-health-check", "all", *flags),
     ]
@@ -44,6 +45,7 @@ def schemathesis(server: Live, *flags: str, document: Path | None = None) -> Non
     assert until(lambda: server.engine.stats()[0].kv_cache_usage == 0)
 
 
+BOOLEAN = {"type": "boolean"}
 INTEGER = {"type": "integer", "minimum": 1, "maximum": 4}
 NUMBER = {"type": "number", "minimum": 0.5, "maximum": 1}
 NARROW: dict[str, Any] = {
@@ -67,7 +69,7 @@ NARROW: dict[str, Any] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), NUMBER),
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), NUMBER),
     **dict.fromkeys(("seed", "priority"), INTEGER),
-    **dict.fromkeys(("stream", "echo", "ignore_eos", "add_special_tokens", "logprobs"), {"type": "boolean"}),
+    **dict.fromkeys(("stream", "echo", "ignore_eos", "add_special_tokens", "logprobs"), BOOLEAN),
 }
 """Values that are served."""
 
