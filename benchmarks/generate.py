@@ -21,7 +21,7 @@ import torch
 from benchmarks._report import machine
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.executor import EngineRequest, Row
-from onbeat_engine.models.load import Model, load_model
+from onbeat_engine.models.load import Model, load_model, open_weights
 from onbeat_engine.runner import ModelRunner
 from onbeat_engine.sampling.sampler import Sampler
 from onbeat_engine.sampling_params import SamplingParams
@@ -128,15 +128,31 @@ def run_theirs(theirs: Any, prompts: Sequence[Sequence[int]], output: int) -> tu
     return tokens[:, ids.shape[1] :].tolist(), total
 
 
-def load_theirs(model: Model, dtype: Any) -> Any:
-    """Load the same weights into transformers."""
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - only needed here, and slow to import
+def load_theirs(model: Model) -> Any:
+    """Load the same weights into transformers (which reads GGUF files only with more packages than are here)."""
+    import transformers  # noqa: PLC0415 - only needed here, and slow to import
 
-    path = model.source.path
-    if model.source.kind == "gguf":
-        theirs = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=dtype)
+    path, dtype = model.source.path, model.dtype
+    if model.source.kind == "folder":
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype)
     else:
-        theirs = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype)
+        config, weights = open_weights(model.source)
+        shape = transformers.LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            max_position_embeddings=config.max_position_embeddings,
+            rms_norm_eps=config.rms_norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            tie_word_embeddings=config.tie_word_embeddings,
+        )
+        theirs = transformers.LlamaForCausalLM(shape)
+        theirs.load_state_dict({name: weights.read(name) for name in weights.shapes}, strict=False)
+        theirs.tie_weights()
+        theirs = theirs.to(dtype)
     theirs.generation_config.temperature = theirs.generation_config.top_p = theirs.generation_config.top_k = None
     return theirs.eval()
 
@@ -161,7 +177,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     model = load_model(config)
     prompts = prompts_of(arguments.requests, arguments.prompt, model.config.vocab_size)
-    theirs = None if arguments.only_ours else load_theirs(model, model.dtype)
+    theirs = None if arguments.only_ours else load_theirs(model)
     ours_best: Ours | None = None
     their_tokens, their_best = None, float("inf")
     for _ in range(arguments.rounds):

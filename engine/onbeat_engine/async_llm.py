@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 
@@ -139,7 +140,9 @@ class AsyncLLM:
         )
         engine._preparer = Preparer(tokenizer, sizes.longest_request)
         coupled = any(each.coupled for each in ready)
-        engine._client = Client(config.data_parallel_size, coupled, engine._processes.send)
+        engine._client = Client(
+            config.data_parallel_size, coupled, engine._processes.send, on_violation=config.on_violation
+        )
         return engine
 
     # --- Requests ----------------------------------------------------------------------------------------------------
@@ -279,15 +282,6 @@ class AsyncLLM:
         await self._complete(self._client.reset_prefix_cache)
         return True
 
-    async def remove_rank(self, rank: int) -> None:
-        """Take a rank out of its paused group; what it still has ends there.
-
-        Raises:
-            ProtocolMisuse: the group is not paused, or would be left without ranks.
-        """
-        self._client.remove(rank)
-        await self._complete(self._client.when_stopped)
-
     # --- State -------------------------------------------------------------------------------------------------------
 
     async def check_health(self) -> None:
@@ -317,6 +311,15 @@ class AsyncLLM:
     def stats(self) -> list[RankStats]:
         """Return what each rank told last."""
         return list(self._client.stats)
+
+    def violations(self) -> dict[str, int]:
+        """Return how often invariants were violated, by id: those of single ranks, and of groups."""
+        counts: Counter[str] = Counter()
+        for stats in self._client.stats:
+            counts.update(stats.violations)
+        for watch in self._client.watches.values():
+            counts.update(watch.counts)
+        return dict(counts)
 
     @property
     def ranks(self) -> list[RankInfo]:

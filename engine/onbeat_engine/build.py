@@ -1,10 +1,15 @@
 """A rank with a real model. What needs torch is imported when a rank is built, in the rank's own process."""
 
 import os
+from typing import TYPE_CHECKING
 
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import Built
+from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from onbeat_engine.runner import Companions
 
 
 def load_tokenizer(config: EngineConfig) -> Tokenizer:
@@ -21,12 +26,17 @@ def load_tokenizer(config: EngineConfig) -> Tokenizer:
 def build(config: EngineConfig, rank: int) -> Built:
     """Load the model, and put a runner around it.
 
+    Ranks of a dense model share nothing, and each is on its own (case B80). Those of a mixture of experts share the
+    experts, and meet first; this returns when all have.
+
     Raises:
-        ModelError: the model cannot be used. ConfigError: there is no memory for its KV, or no such device.
+        ModelError: the model cannot be used. ConfigError: there is no memory for its KV, no such device, or the ranks
+            were started differently. EngineDead: another rank did not come.
     """
     import torch  # noqa: PLC0415 - see above
 
     from onbeat_engine.models.load import load_model  # noqa: PLC0415 - see above
+    from onbeat_engine.parallel.member import become_member, shares_experts  # noqa: PLC0415 - see above
     from onbeat_engine.runner import ModelRunner, choose_device  # noqa: PLC0415 - see above
     from onbeat_engine.sampling.sampler import Sampler  # noqa: PLC0415 - see above
     from onbeat_engine.sampling.structured import Grammars  # noqa: PLC0415 - see above
@@ -34,8 +44,17 @@ def build(config: EngineConfig, rank: int) -> Built:
     device = choose_device(config.device)
     if device.type == "cpu" and config.data_parallel_size > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.data_parallel_size))
-    model = load_model(config, device=device)
+    if device.type == "cuda" and config.data_parallel_size > 1:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    companions: Companions | None = None
+    exchange: Exchange = Alone()
+    if shares_experts(config):
+        model, companions, exchange = become_member(config, rank, device)
+    else:
+        model = load_model(config, device=device)
     vocab_size = model.config.vocab_size
     grammars = Grammars(lambda: load_tokenizer(config), vocab_size)
-    runner = ModelRunner(model, config, Sampler(vocab_size, device, config.max_num_seqs, grammars=grammars))
-    return Built(runner, runner.num_blocks, model.max_model_len)
+    sampler = Sampler(vocab_size, device, config.max_num_seqs, grammars=grammars)
+    runner = ModelRunner(model, config, sampler, companions=companions)
+    return Built(runner, runner.num_blocks, model.max_model_len, exchange)

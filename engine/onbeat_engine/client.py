@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from onbeat_engine.config import OnViolation
 from onbeat_engine.errors import EngineDead, TryLater
+from onbeat_engine.group_watch import GroupWatch
 from onbeat_engine.messages import (
     Abort,
     Answer,
@@ -50,17 +52,28 @@ class Client:
         coupled: they share collectives.
         send: sends a message to a rank; messages to one rank keep their order.
         by_tokens: balance the load by prompt tokens instead of requests (case B87).
+        on_violation: what follows when a group violates an invariant.
 
     Attributes:
+        watches: of groups of more than one rank.
         stats: the newest that came, by rank.
         requests: those that have not ended, by id; not those that are held.
         closed: why no request is taken any more; empty: they are.
     """
 
     def __init__(
-        self, ranks: int, coupled: bool, send: Callable[[int, ToRank], None], *, by_tokens: bool = False
+        self,
+        ranks: int,
+        coupled: bool,
+        send: Callable[[int, ToRank], None],
+        *,
+        by_tokens: bool = False,
+        on_violation: OnViolation = "log",
     ) -> None:
         groups = protocol.groups(ranks, coupled)
+        self.watches = {
+            index: GroupWatch(members, on_violation) for index, members in enumerate(groups) if len(members) > 1
+        }
         self.fronts = [Front(members) for members in groups]
         self.fleet = balance.fleet_of(ranks, by_tokens=by_tokens)
         self.stats = [RankStats(rank=rank) for rank in range(ranks)]
@@ -226,6 +239,9 @@ class Client:
                     self._deliver(output)
                 if message.stats is not None:
                     self._reported(message.stats)
+                if message.lock_steps:
+                    group = self._group_of[message.rank]
+                    self._judged(group, self.watches[group].told(message.rank, message.lock_steps))
             case Answer():
                 ranks, done = self._calls.get(message.call, (set(), None))
                 ranks.discard(message.rank)
@@ -264,10 +280,19 @@ class Client:
         if rank in self.gone:
             return
         self.gone[rank] = why
+        group = self._group_of[rank]
+        if group in self.watches:
+            self._judged(group, self.watches[group].gone(rank))
         self.fleet = balance.removed(self.fleet, rank)
         self.stats[rank] = msgspec.structs.replace(self.stats[rank], waiting=0, running=0, tokens=0, kv_cache_usage=0.0)
         for id in [id for id, known in self.requests.items() if known.rank == rank]:
             self._deliver(Output(id=id, finish_reason="error", error=f"rank {rank} has ended: {why}"))
+
+    def _judged(self, group: int, violation: str) -> None:
+        """End a group that violates an invariant, if it is to."""
+        rank = next((rank for rank in self.fronts[group].members if rank not in self.gone), None)
+        if violation and rank is not None:
+            self.died(rank, violation)
 
     def _deliver(self, output: Output) -> None:
         known = self.requests.get(output.id)

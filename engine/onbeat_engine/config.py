@@ -54,6 +54,10 @@ class EngineConfig:
     max_hold_steps: int = 64
 
     data_parallel_size: int = 1
+    data_parallel_address: str = "127.0.0.1"
+    """Where ranks that share collectives meet: the address of rank 0's machine."""
+    data_parallel_port: int = 0
+    """The port there; 0: whoever starts the ranks takes a free one."""
     dp_sync_interval: int = 16
     collective_timeout: float = 30.0
     """Seconds after which a collective that does not come back counts as failed."""
@@ -70,6 +74,7 @@ class EngineConfig:
         if self.moe_upcycle:
             self._require(self.moe_top_k <= self.moe_upcycle, "moe_top_k", f"at most moe_upcycle = {self.moe_upcycle}")
         self._require(0 < self.gpu_memory_utilization <= 1, "gpu_memory_utilization", "above 0 and at most 1")
+        self._require(0 <= self.data_parallel_port < 1 << 16, "data_parallel_port", "0 to 65535")
         self._require(self.collective_timeout > 0, "collective_timeout", "above 0")
         for name in ("max_model_len", "num_gpu_blocks_override"):
             self._require((getattr(self, name) or 1) >= 1, name, "at least 1")

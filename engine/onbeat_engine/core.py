@@ -21,7 +21,7 @@ from onbeat_reference.request import FinishReason
 from onbeat_reference.scheduler import Scheduler
 from onbeat_reference.trace_writer import TraceOptions
 from onbeat_spec.cadence import clock_for
-from onbeat_spec.errors import RequestRefused
+from onbeat_spec.errors import OnbeatError, RequestRefused
 from onbeat_spec.protocol import (
     Agreement,
     Event,
@@ -34,7 +34,7 @@ from onbeat_spec.protocol import (
     may_run,
     read,
 )
-from onbeat_spec.records import LockStep, Step
+from onbeat_spec.records import LockStep, Member, Step
 
 log = logging.getLogger("onbeat.core")
 
@@ -232,10 +232,12 @@ class EngineCore:
     def _step(self, turn: Turn) -> None:
         """Schedule and begin a step; then take the outputs of the oldest that was not waited for."""
         throttle = turn.throttle if self.coupled else self._clock.throttle()
+        lock = LockStep(self._turns, turn.phase, collectives(turn, 1), False)
         if self.coupled and self.scheduler.recorder is not None:
-            self.scheduler.recorder.lock = LockStep(self._turns, turn.phase, collectives(turn, 1), False)
+            self.scheduler.recorder.lock = lock
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
+        self._tell(lock, sum(step.scheduled.values()))
         pending: Pending | None = None
         if rows:
             pending = self.executor.execute(rows)
@@ -267,13 +269,23 @@ class EngineCore:
         if self.coupled:
             self.executor.dummy()
             self.reporter.dummies += 1
+        if self.monitor is not None:
+            self.monitor.took_part()
             self._lock(turn, last=False)
 
     def _lock(self, turn: Turn, *, last: bool) -> None:
         """Record a turn of the group in which nothing was scheduled."""
-        if self.coupled and self.scheduler.recorder is not None:
+        if self.coupled:
             phase = None if turn.vote is not None else turn.phase
-            self.scheduler.recorder.took_part(LockStep(self._turns, phase, collectives(turn, 0), last))
+            lock = LockStep(self._turns, phase, collectives(turn, 0), last)
+            if self.scheduler.recorder is not None:
+                self.scheduler.recorder.took_part(lock)
+            self._tell(lock, 0)
+
+    def _tell(self, lock: LockStep, tokens: int) -> None:
+        """Tell the front end of a turn, where the group is watched."""
+        if self.coupled and self.monitor is not None:
+            self.reporter.lock_steps.append(Member(lock, tokens, self.scheduler.paused, len(self.scheduler.requests)))
 
     def _drain(self) -> None:
         while self.flights:
@@ -325,6 +337,10 @@ class EngineCore:
             return False
         try:
             return bool(call())
+        except OnbeatError as error:
+            log.error("rank %d ends: %s", self.rank, error)
+            self._end(str(error))
+            return False
         except Exception as error:  # an executor may raise anything; those who wait for outputs must be told
             log.exception("rank %d ends", self.rank)
             self._end(f"{type(error).__name__}: {error}")

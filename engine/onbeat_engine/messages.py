@@ -10,6 +10,7 @@ import msgspec
 from onbeat_engine.executor import TokenLogprobs
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec.protocol import PauseMode, Seen
+from onbeat_spec.records import Member
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +134,8 @@ class Outputs(FromRank, frozen=True, kw_only=True, tag="outputs"):
     rank: int
     outputs: list[Output] = []
     stats: RankStats | None = None
+    lock_steps: list[Member] = []
+    """The rank's part in the turns of its group since the last message, if the group is watched."""
 
 
 class Answer(FromRank, frozen=True, kw_only=True, tag="answer"):

@@ -51,6 +51,10 @@ class RankMonitor:
         self._watch.step(step)
         self._judge()
 
+    def took_part(self) -> None:
+        """The rank took part in a forward of its group without a step."""
+        self._watch.monitor.took_part()
+
     def delivered(self, outputs: Outputs) -> None:
         """Outputs were delivered."""
         self._watch.delivered(outputs)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import shutil
@@ -19,6 +20,7 @@ import zmq.asyncio
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
+from onbeat_engine.parallel.place import free_port
 from onbeat_engine.process import PING, FromRankMessage, RankSpec
 from onbeat_spec.errors import ConfigError
 
@@ -104,6 +106,7 @@ class Processes:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
         try:
+            self._meet()
             if self.listen is not None:
                 self._bind(self._socket, self.listen)
             for info in self.infos[: self.local_ranks]:
@@ -154,6 +157,12 @@ class Processes:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     # --- Inside ------------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Say where ranks that share collectives meet, unless the configuration does."""
+        if self.config.data_parallel_size > 1 and not self.config.data_parallel_port:
+            port = free_port(self.config.data_parallel_address)
+            self.config = dataclasses.replace(self.config, data_parallel_port=port)
 
     def _bind(self, socket: zmq.asyncio.Socket, address: str) -> None:
         try:

@@ -10,7 +10,10 @@ from onbeat_reference.lifecycle import Lifecycle
 from onbeat_reference.request import FinishReason, Request
 from onbeat_spec.balance import Report, publishes
 from onbeat_spec.protocol import Rank
-from onbeat_spec.records import Step
+from onbeat_spec.records import Member, Step
+
+MOST_UNTOLD = 16
+"""Turns of a group that wait for a message to ride along with."""
 
 
 def report_of(stats: RankStats) -> Report:
@@ -28,6 +31,7 @@ class Reporter:
 
     Attributes:
         dummies: forwards without any token of the rank's own.
+        lock_steps: turns of the group that were not told yet.
     """
 
     def __init__(self, rank: int, scheduler: Lifecycle, violations: Mapping[str, int]) -> None:
@@ -35,6 +39,7 @@ class Reporter:
         self.scheduler = scheduler
         self.violations = violations
         self.dummies = 0
+        self.lock_steps: list[Member] = []
         self._outputs: list[Output] = []
         self._last = RankStats(rank=rank)
         self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
@@ -126,10 +131,11 @@ class Reporter:
         stats = self._stats(state)
         told, last = bool(self._outputs), self._last
         changed = publishes(report_of(last), report_of(stats)) or _gauges(stats) != _gauges(last)
-        if not told and not changed:
+        if not told and not changed and len(self.lock_steps) < MOST_UNTOLD:
             return None
         outputs, self._outputs, self._last = self._outputs, [], stats
-        return Outputs(rank=self.rank, outputs=outputs, stats=stats)
+        lock_steps, self.lock_steps = self.lock_steps, []
+        return Outputs(rank=self.rank, outputs=outputs, stats=stats, lock_steps=lock_steps)
 
     def _stats(self, state: Rank) -> RankStats:
         scheduler, counts = self.scheduler, self._counts

@@ -156,6 +156,8 @@ class RankReplay:
             case StepRecord():
                 return self._step(record)
             case Idle():
+                if record.lock.collectives != ("exchange",):
+                    monitor.took_part()
                 return self._member(record.lock, 0, self._paused)
             case Update():
                 self._update(record)

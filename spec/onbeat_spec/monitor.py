@@ -86,6 +86,15 @@ class Monitor:
         self._loading.pop(id, None)
         self._idle = 0
 
+    def took_part(self) -> None:
+        """The rank took part in a forward of its group with a dummy: it had no work that might run.
+
+        The group's clock went on without a step of this rank; what counts steps in a row begins anew.
+        """
+        self._held.clear()
+        self._unwritten = 0
+        self._idle = 0
+
     @predicate("late-is-harmless", "history")
     def notice(self, before: State, after: State, known: bool, now: int = 0) -> None:
         """A notice (load landed or failed, abort) was handled; it may change something only if its object was known."""

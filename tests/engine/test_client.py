@@ -21,6 +21,7 @@ from onbeat_engine.messages import (
 )
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec.errors import OnbeatError, ProtocolMisuse
+from onbeat_spec.records import LockStep, Member
 
 
 class World:
@@ -284,3 +285,32 @@ def test_a_closed_client_refuses() -> None:
     world.client.closed = "shutting down"
     with pytest.raises(TryLater, match="shutting down"):
         world.add("a")
+
+
+def turns(*phases: int) -> list[Member]:
+    """A rank's part in forwards of these phases."""
+    return [Member(LockStep(number, phase, ("forward",), False), 1, None, 1) for number, phase in enumerate(phases)]
+
+
+@pytest.mark.parametrize("on_violation", ["log", "stop"])
+def test_a_group_is_watched(on_violation: Any, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(2, True, on_violation=on_violation)
+    world.add("a")
+    world.client.received(Outputs(rank=0, lock_steps=turns(0, 1, 0)))
+    world.client.received(Outputs(rank=1, lock_steps=turns(0, 0)))
+    assert world.client.watches[0].lock_steps >= 2
+    assert world.client.watches[0].counts == {"phase-agrees": 1}
+    assert "phases differ: rank 0 1, rank 1 0" in caplog.text
+    assert bool(world.client.dead) == (on_violation == "stop")
+    if on_violation == "stop":
+        assert "phase-agrees" in (world.got["a"][0].error or "")
+        world.client.received(Outputs(rank=0, lock_steps=turns(0, 1)))
+
+
+def test_a_rank_that_stays_away_is_seen_when_it_is_gone() -> None:
+    world = World(3, True)
+    for rank in (0, 1):
+        world.client.received(Outputs(rank=rank, lock_steps=turns(0, 1)))
+    assert world.client.watches[0].lock_steps == 0
+    world.client.received(Ended(rank=2, why="removed", expected=True))
+    assert world.client.watches[0].lock_steps == 2

@@ -12,12 +12,14 @@ from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import Built, EngineCore
 from onbeat_engine.exchange import Alone
 from onbeat_engine.fake import FakeExecutor, LocalExchange, LocalGroup, expected
+from onbeat_engine.group_watch import GroupWatch
 from onbeat_engine.messages import Abort, Answer, Ended, LogEntry, NewRequest, Output, Outputs, RankStats
 from onbeat_engine.messages import ResetPrefixCache as Reset
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_proofs.check_trace import check_trace
 from onbeat_spec.policy import POLICIES, Policy
 from onbeat_spec.protocol import PauseMode, Seen
+from onbeat_spec.records import Member
 
 
 class Rig:
@@ -29,6 +31,7 @@ class Rig:
         self.tokens: dict[str, list[int]] = {}
         self.outputs: dict[str, list[Output]] = {}
         self.stats: list[RankStats] = []
+        self.lock_steps: list[Member] = []
         self.other: list[object] = []
 
     def event(self, kind: Seen, mode: PauseMode = "keep", request: NewRequest | None = None) -> None:
@@ -46,6 +49,7 @@ class Rig:
     def take(self) -> None:
         for message in self.core.take():
             if isinstance(message, Outputs):
+                self.lock_steps.extend(message.lock_steps)
                 if message.stats is not None:
                     self.stats.append(message.stats)
                 for output in message.outputs:
@@ -425,6 +429,9 @@ def test_two_ranks_step_together(interval: int, ahead: bool, tmp_path: Path) -> 
     report = check_trace([str(path) for path in tmp_path.iterdir()])
     assert (report.exit_code, report.ranks, report.findings) == (0, [0, 1], [])
     assert report.lock_steps > 50
+    watch = GroupWatch((0, 1), "stop")
+    assert [watch.told(rank, rig.lock_steps) for rank, rig in enumerate(pair.rigs)] == ["", ""]
+    assert watch.lock_steps == report.lock_steps
 
 
 def test_two_ranks_pause_sleep_and_go_on() -> None:

@@ -276,6 +276,25 @@ def test_the_lag_counts_from_a_step_that_could_not_write(excuse: dict[str, Any])
     assert said(monitor, "flag-lag") == ["the flag was not written for 4 steps; 3 is the most"]
 
 
+def test_a_dummy_in_between_starts_all_counts_again() -> None:
+    """A rank that was paused over the beat has not left anybody waiting longer than the cadence does."""
+    monitor = Monitor(CONFIG)
+    most = CONFIG.prefill_schedule_interval - 1
+    for _ in range(3):
+        watch(monitor, *[HELD] * most)
+        monitor.took_part()
+    assert said(monitor, "held-at-most") == said(monitor, "flag-lag") == []
+    watch(monitor, *[HELD] * (most + 1))
+    assert len(said(monitor, "held-at-most")) == len(said(monitor, "flag-lag")) == 1
+    nothing = Monitor(CONFIG)
+    for _ in range(3):
+        watch(nothing, {}, {})
+        nothing.took_part()
+    assert said(nothing, "progress") == []
+    watch(nothing, {}, {}, {})
+    assert len(said(nothing, "progress")) == 1
+
+
 def test_a_step_that_may_not_execute_is_no_lag() -> None:
     monitor = watch(Monitor(CONFIG), HELD, HELD, HELD)
     watch(monitor, *[{}] * 9, config=NO_TOKENS)

@@ -95,7 +95,7 @@ class _Builder:
             post_norm=self.tensor(f"{name}.post_attention_layernorm.weight", norm),
             gate_up=None if sparse else self.linear(*self.gate_up(mlp, config.intermediate_size), hidden),
             down=None if sparse else self.linear((f"{mlp}.down_proj",), (hidden,), config.intermediate_size),
-            router=self.tensor(f"{mlp}.gate.weight", (config.num_experts, hidden)) if sparse else None,
+            router=self.linear((f"{mlp}.gate",), (config.num_experts,), hidden) if sparse else None,
         )
 
     def experts(self, name: str) -> ExpertWeights:

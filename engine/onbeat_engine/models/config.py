@@ -112,7 +112,7 @@ class ModelConfig:
         moe = architecture == "Qwen3MoeForCausalLM"
         layers = fields.whole("num_hidden_layers")
         hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-        if heads < 1 or ("head_dim" not in config and hidden % heads):
+        if heads < 1 or (config.get("head_dim") is None and hidden % heads):
             raise ModelError(f"num_attention_heads is {heads}; it must divide hidden_size, {hidden}")
         theta, scaling = _rope(config)
         experts = fields.whole("num_experts", fields.whole("num_local_experts", 0)) if moe else 0
@@ -123,7 +123,8 @@ class ModelConfig:
             num_layers=layers,
             num_heads=heads,
             num_kv_heads=fields.whole("num_key_value_heads", heads),
-            head_dim=fields.whole("head_dim", hidden // heads),
+            # Qwen3's own default, where the file does not tell.
+            head_dim=fields.whole("head_dim", hidden // heads if architecture == "LlamaForCausalLM" else 128),
             intermediate_size=fields.whole("intermediate_size"),
             max_position_embeddings=fields.whole("max_position_embeddings"),
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),

@@ -28,7 +28,7 @@ class Layer:
     gate_up: Linear | None
     """[2 I, H]: rows of the gate first."""
     down: Linear | None
-    router: torch.Tensor | None
+    router: Linear | None
     """[E, H]"""
 
 
@@ -57,12 +57,14 @@ class Decoder:
         """Those that were loaded; None: a dense model."""
 
     def pack(self) -> None:
-        """Lay the dense matrices out for the CPU's kernels, where that gains anything; the last thing after loading."""
+        """Lay the matrices out for the CPU's kernels, where that gains anything; the last thing after loading."""
         for layer in self.layers:
-            for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
+            for linear in (layer.qkv, layer.o, layer.gate_up, layer.down, layer.router):
                 if linear is not None:
                     linear.pack()
         self.lm_head.pack()
+        if self.experts is not None:
+            self.experts.pack()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -131,7 +133,7 @@ class Decoder:
             return layer.down(F.silu(gate) * up)
         assert layer.router is not None
         assert experts is not None
-        ids, weights = route(x, layer.router, self.config.top_k, self.config.norm_topk_prob)
+        ids, weights = route(layer.router(x), self.config.top_k, self.config.norm_topk_prob)
         return experts(index, x, ids, weights)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,8 @@ DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_HUB_COPIES = ["original/*", "consolidated*"]
+"""The same weights in their publishers' own layouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def _fetch(name: str) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 -- as the line above says
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_COPIES))
     except Exception as error:  # network, HTTP, cache and naming errors have no common base
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"no folder or file {name!r}, and the hub gave no such model: {reason}") from error

@@ -6,6 +6,7 @@ import torch
 
 from onbeat_engine.errors import ModelError
 from onbeat_engine.models.decoder import Decoder
+from onbeat_engine.models.linear import Linear
 from onbeat_engine.models.moe import ExpertWeights, LocalExperts
 
 
@@ -47,7 +48,7 @@ def upcycle(
         )
         # Drawn on the CPU: the same on every device.
         router = torch.randn(num_experts, config.hidden_size, generator=torch.Generator().manual_seed(seed + index))
-        layers.append(replace(layer, gate_up=None, down=None, router=router.to(decoder.device, decoder.dtype)))
+        layers.append(replace(layer, gate_up=None, down=None, router=Linear(router.to(decoder.device, decoder.dtype))))
     return Decoder(
         sparse,
         layers=layers,

@@ -102,5 +102,27 @@ def test_positions_are_those_given(tmp_path: Path) -> None:
     assert tiny.error(apart, first) > 1e-2
 
 
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="seen to hold on AVX-512 kernels only")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3-moe"])
+def test_a_token_does_not_depend_on_its_company(name: str, dtype: Any, tmp_path: Path) -> None:
+    """Bit for bit, but for the attention, which here lets each token see itself only."""
+    make, changes = MODELS[name]
+    make(tmp_path, **changes)
+    decoder = load_model(EngineConfig(model=str(tmp_path), dtype=dtype)).decoder
+    ids, positions = torch.tensor(TOKENS[:64]), torch.arange(64).flip(0)
+
+    def alone(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return q + (k + v).repeat_interleave(q.shape[1] // v.shape[1], 1)
+
+    def run(begin: int, end: int) -> torch.Tensor:
+        with torch.inference_mode():
+            return decoder.logits(decoder.forward(ids[begin:end], positions[begin:end], alone))
+
+    whole = run(0, 64)
+    for begin, end in ((0, 1), (63, 64), (5, 7), (3, 19), (10, 42), (1, 64)):
+        assert torch.equal(run(begin, end), whole[begin:end])
+
+
 def _never(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     raise AssertionError("attention without tokens")

@@ -22,6 +22,21 @@ def test_packed_equals_plain(dtype: torch.dtype, rows: int) -> None:
     assert torch.equal(linear.weight, weight)
 
 
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="seen to hold on AVX-512 kernels only")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("out", "width"), [(48, 80), (576, 1536), (960, 576)])
+def test_a_row_does_not_depend_on_the_others(dtype: torch.dtype, out: int, width: int) -> None:
+    """Bit for bit: so a request's tokens cannot depend on the company that it is computed in."""
+    generator = torch.Generator().manual_seed(out)
+    linear = Linear(torch.randn(out, width, generator=generator).to(dtype))
+    linear.pack()
+    x = torch.randn(130, width, generator=generator).to(dtype)
+    whole = linear(x)
+    assert linear.packed
+    for count in (1, 2, 3, 16, 17, 33, 64, 129):
+        assert torch.equal(linear(x[:count]), whole[:count])
+
+
 def test_operators_that_compute_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no public interface of torch: a release may change them."""
     weight = torch.randn(40, 24)

@@ -24,7 +24,7 @@ def one_by_one(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> tor
 def choices(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return tokens, and what a router chose for them."""
     x = torch.randn(tokens, 8, generator=GENERATOR)
-    ids, weights = route(x, torch.randn(5, 8, generator=GENERATOR), 3, True)
+    ids, weights = route(x @ torch.randn(8, 5, generator=GENERATOR), 3, True)
     return x, ids, weights
 
 
@@ -35,9 +35,9 @@ def held(lo: int, hi: int) -> LocalExperts:
 
 @pytest.mark.parametrize("normalise", [True, False])
 def test_route_takes_the_most_likely(normalise: bool) -> None:
-    x, router = torch.randn(9, 8, generator=GENERATOR), torch.randn(5, 8, generator=GENERATOR)
-    ids, weights = route(x, router, 2, normalise)
-    likely = (x @ router.T).softmax(-1)
+    scores = torch.randn(9, 5, generator=GENERATOR)
+    ids, weights = route(scores, 2, normalise)
+    likely = scores.softmax(-1)
     right, order = likely.sort(-1, descending=True)
     assert torch.equal(ids, order[:, :2])
     scale = right[:, :2].sum(-1, keepdim=True) if normalise else 1
@@ -45,9 +45,9 @@ def test_route_takes_the_most_likely(normalise: bool) -> None:
 
 
 def test_weights_are_float32_whatever_the_model() -> None:
-    x, router = torch.randn(4, 8), torch.randn(5, 8)
-    assert route(x.bfloat16(), router.bfloat16(), 2, True)[1].dtype == torch.float32
-    assert route(x.double(), router.double(), 2, True)[1].dtype == torch.float64
+    scores = torch.randn(4, 5)
+    assert route(scores.bfloat16(), 2, True)[1].dtype == torch.float32
+    assert route(scores.double(), 2, True)[1].dtype == torch.float64
 
 
 def test_experts_are_the_weighted_sum() -> None:
@@ -71,7 +71,18 @@ def test_the_way_without_reading_back_computes_the_same() -> None:
     ids[0] = torch.tensor([2, 2, 4])
     for lo, hi in ((0, 5), (1, 4), (2, 2)):
         part = held(lo, hi)
-        assert torch.allclose(part._all_at_once(part.layers[7], x, ids, weights), part(7, x, ids, weights), atol=1e-5)
+        assert torch.allclose(part._all_at_once(7, x, ids, weights), part(7, x, ids, weights), atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_packed_experts_compute_the_same(shared: bool) -> None:
+    """Shared: all in one memory, as upcycling makes them."""
+    x, ids, weights = choices(20)
+    same = ExpertWeights(*(each[:1].expand(5, -1, -1) for each in WEIGHTS))
+    experts = LocalExperts({7: same if shared else WEIGHTS}, 0, 5, 5)
+    before = experts(7, x, ids, weights)
+    experts.pack()
+    assert torch.allclose(experts(7, x, ids, weights), before, atol=1e-5)
 
 
 def test_choices_nobody_made_add_nothing() -> None:

@@ -1,0 +1,60 @@
+"""A rank of a group that shares the experts of a model."""
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+from onbeat_engine.config import EngineConfig
+from onbeat_engine.models.load import Model, load_model, open_weights
+from onbeat_engine.models.source import find
+from onbeat_engine.parallel.experts import ExpertParallel, split_experts
+from onbeat_engine.parallel.group import Group
+from onbeat_engine.parallel.place import Place
+
+
+def shares_experts(config: EngineConfig) -> bool:
+    """Whether the ranks of a deployment share collectives: there are several, and the model has experts."""
+    if config.data_parallel_size == 1:
+        return False
+    return config.moe_upcycle > 0 or open_weights(find(config.model))[0].num_experts > 0
+
+
+def become_member(config: EngineConfig, rank: int, device: Any) -> tuple[Model, ExpertParallel, Group]:
+    """Load a rank's part of the model, and meet the other ranks at `config.data_parallel_address`.
+
+    Raises:
+        ModelError: the model cannot be used.
+        ConfigError: the ranks differ.
+        EngineDead: another rank did not come.
+    """
+    size = config.data_parallel_size
+    place = Place(rank, size, config.data_parallel_address, config.data_parallel_port)
+    held = split_experts(config.moe_upcycle or open_weights(find(config.model))[0].num_experts, size)
+    model = load_model(config, device=device, expert_range=(held[rank].start, held[rank].stop))
+    assert model.decoder.experts is not None
+    group = Group.join(
+        place,
+        config.settings,
+        _shared(config, model) | {"experts": [len(one) for one in held]},
+        device=str(device),
+        timeout=config.collective_timeout,
+    )
+    return model, ExpertParallel(group, model.decoder.experts, held), group
+
+
+def _shared(config: EngineConfig, model: Model) -> dict[str, Any]:
+    """Return what all ranks of a group must have in common, beside the protocol's settings.
+
+    Args:
+        model: with any part of the experts.
+    """
+    weights = hashlib.sha256(repr(model.config).encode())
+    for tensor in (model.decoder.norm, model.decoder.embedding[:16]):
+        weights.update(tensor.double().cpu().numpy().tobytes())
+    names = ("block_size", "max_num_batched_tokens", "max_num_seqs", "policy", "max_hold_steps", "collective_timeout")
+    return {
+        "model": f"{model.source.name} {weights.hexdigest()[:16]}",
+        "dtype": str(model.dtype),
+        "max_model_len": model.max_model_len,
+        **{name: asdict(config)[name] for name in names},
+    }

@@ -1,0 +1,107 @@
+"""Engine ranks in processes of a test: real models, real groups, requests that come from a log."""
+
+import random
+from dataclasses import dataclass, field, replace
+
+from onbeat_engine.build import build
+from onbeat_engine.config import EngineConfig
+from onbeat_engine.core import EngineCore
+from onbeat_engine.errors import EngineDead
+from onbeat_engine.messages import Abort, Ended, LogEntry, NewRequest, Outputs
+from onbeat_engine.parallel.group import Group
+from onbeat_engine.parallel.place import Place
+from onbeat_engine.sampling_params import SamplingParams
+from onbeat_spec import protocol
+
+LENGTH = 10
+CONFIG = EngineConfig(
+    dtype="float32",
+    device="cpu",
+    block_size=4,
+    num_gpu_blocks_override=22,
+    max_model_len=84,
+    max_num_batched_tokens=32,
+    max_num_seqs=6,
+    dp_sync_interval=3,
+    on_violation="stop",
+    collective_timeout=20.0,
+)
+PROMPTS = {f"r{i}": [(13 * i + 7 * k) % 290 + 3 for k in range(4 + 17 * i % 59)] for i in range(14)}
+
+
+@dataclass
+class Ran:
+    """What one rank says of its run."""
+
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    aborted: list[str] = field(default_factory=list)
+    preemptions: int = 0
+    dummies: int = 0
+    exchanges: int = 0
+    forwards: int = 0
+    held: int = 0
+
+
+def events(size: int, seed: int) -> list[list[LogEntry]]:
+    """By rank, the log of a group whose requests arrive at random ranks, with a pause in between."""
+    random_ = random.Random(seed)
+    front = protocol.Front(tuple(range(size)))
+    log: list[list[LogEntry]] = [[] for _ in range(size)]
+    for number, (id, prompt) in enumerate(PROMPTS.items()):
+        steps = [protocol.request(front, random_.randrange(size))]
+        if number == len(PROMPTS) // 2:
+            paused = protocol.pause(steps[0][0], "keep")
+            steps += [paused, protocol.resume(paused[0])]
+        front = steps[-1][0]
+        for _, sent in steps:
+            for rank, event in sent:
+                new = NewRequest(id=id, prompt=prompt, params=SamplingParams(temperature=0.0), max_tokens=LENGTH)
+                here = new if event.kind == "request" else None
+                log[rank].append(LogEntry(number=event.number, kind=event.kind, mode=event.mode, request=here))
+    return log
+
+
+def serve(place: Place, config: EngineConfig, log: list[list[LogEntry]], seed: int, aborts: bool) -> Ran:
+    """Be a rank: read the log at random moments, take turns until the group has stopped after all of it."""
+    config = replace(config, data_parallel_size=place.size)
+    built = build(config, place.rank)
+    core = EngineCore(config, built, rank=place.rank)
+    assert isinstance(built.exchange, Group)
+    assert built.exchange.size == place.size
+    random_ = random.Random(1000 * seed + place.rank)
+    left = list(reversed(log[place.rank]))
+    ran = Ran()
+    while True:
+        if left and random_.random() < 0.4:
+            core.read(left.pop())
+        if aborts and core.scheduler.requests and random_.random() < 0.02:
+            core.read(Abort(ids=(random_.choice(sorted(core.scheduler.requests)),)))
+        if not core.turn():
+            if core.ended or not left:
+                break
+            core.read(left.pop())
+        take(core, ran)
+    take(core, ran)
+    if core.ended:
+        raise EngineDead(core.ended)
+    built.exchange.close()
+    ran.exchanges, ran.forwards = built.exchange.exchanges, built.exchange.forwards
+    return ran
+
+
+def take(core: EngineCore, ran: Ran) -> None:
+    for message in core.take():
+        assert isinstance(message, Outputs | Ended)
+        if isinstance(message, Outputs):
+            for output in message.outputs:
+                ran.tokens.setdefault(output.id, []).extend(output.tokens)
+                if output.finish_reason == "abort":
+                    ran.aborted.append(output.id)
+            if message.stats is not None:
+                ran.preemptions, ran.dummies = message.stats.preemptions, message.stats.dummy_steps
+                ran.held = message.stats.held_steps
+
+
+def differently(place: Place, config: EngineConfig) -> Ran:
+    change = {"block_size": 8} if place.rank else {}
+    return serve(place, replace(config, **change), events(2, 0), 0, False)

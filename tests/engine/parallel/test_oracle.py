@@ -1,0 +1,90 @@
+"""The exact oracle: ranks that split the experts of a model give its tokens on one rank, whatever the schedule.
+
+A dense model made into a mixture of identical experts must give the dense model's own tokens.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from onbeat_engine.build import build
+from onbeat_engine.config import EngineConfig
+from onbeat_engine.core import EngineCore
+from onbeat_engine.parallel.place import free_port
+from onbeat_proofs.check_trace import check_trace
+from onbeat_spec.errors import ConfigError
+from tests.engine.models import tiny
+from tests.engine.parallel.ranks import run, well
+from tests.engine.parallel.serving import CONFIG, LENGTH, PROMPTS, Ran, differently, events, serve, take
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[int]]]:
+    folder = tmp_path_factory.mktemp("llama")
+    tiny.llama(folder)
+    return folder, alone(replace(CONFIG, model=str(folder)))
+
+
+def alone(config: EngineConfig) -> dict[str, list[int]]:
+    """Return what one rank gives, one request after the other, in a pool that is never short."""
+    torch.set_num_threads(1)
+    config = replace(config, num_gpu_blocks_override=100, max_num_seqs=1)
+    core = EngineCore(config, build(config, 0))
+    ran = Ran()
+    for (entry,) in zip(*events(1, 0), strict=True):
+        core.read(entry)
+    while core.turn():
+        take(core, ran)
+    take(core, ran)
+    assert all(len(tokens) == LENGTH for tokens in ran.tokens.values())
+    assert set(ran.tokens) == set(PROMPTS)
+    return ran.tokens
+
+
+def compare(ranks: list[Ran], expected: dict[str, list[int]]) -> None:
+    got = {id: tokens for ran in ranks for id, tokens in ran.tokens.items()}
+    aborted = {id for ran in ranks for id in ran.aborted}
+    assert set(got) | aborted == set(PROMPTS)
+    for id, tokens in got.items():
+        assert tokens == expected[id][: len(tokens)], id
+        assert id in aborted or len(tokens) == LENGTH
+    assert len({(ran.exchanges, ran.forwards) for ran in ranks}) == 1
+    assert sum(ran.dummies for ran in ranks) > 0
+
+
+@pytest.mark.parametrize(("size", "interval"), [(2, 1), (2, 2), (2, 4), (3, 2)])
+def test_an_upcycled_model_gives_the_dense_models_tokens(
+    size: int, interval: int, llama: tuple[Path, dict[str, list[int]]], tmp_path: Path
+) -> None:
+    folder, expected = llama
+    config = replace(
+        CONFIG,
+        model=str(folder),
+        moe_upcycle=4,
+        prefill_schedule_interval=interval,
+        trace_dir=str(tmp_path),
+        data_parallel_port=free_port(),
+    )
+    ranks = well(run(size, serve, config, events(size, interval), interval, True, limit=60))
+    compare(ranks, expected)
+    assert any(ran.aborted for ran in ranks)
+    assert sum(ran.preemptions for ran in ranks) > 0
+    report = check_trace(sorted(map(str, tmp_path.glob("*"))))
+    assert report.findings == []
+    assert report.lock_steps > 0
+
+
+def test_a_mixture_of_experts_gives_its_own_tokens(tmp_path: Path) -> None:
+    tiny.qwen3_moe(tmp_path)
+    config = replace(CONFIG, model=str(tmp_path), prefill_schedule_interval=2, data_parallel_port=free_port())
+    compare(well(run(2, serve, config, events(2, 7), 7, False, limit=60)), alone(config))
+
+
+def test_ranks_that_differ_are_refused(llama: tuple[Path, dict[str, list[int]]]) -> None:
+    for error in run(
+        2, differently, replace(CONFIG, model=str(llama[0]), moe_upcycle=4, data_parallel_port=free_port())
+    ):
+        assert isinstance(error, ConfigError)
+        assert "differ in block_size (rank 0: 4, rank 1: 8)" in str(error)
