@@ -1,13 +1,14 @@
 """The verb `onbeat serve`."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 import click
 
 from onbeat_engine.config import EngineConfig
+from onbeat_spec.errors import ConfigError
 
 if TYPE_CHECKING:
     from onbeat_engine.server.config import ServerConfig
@@ -37,6 +38,9 @@ ENGINE = {
     "prefill_schedule_interval": "Let new prefills in on every so many steps.",
     "max_hold_steps": "Most steps in a row that prefills are held back.",
     "data_parallel_size": "Ranks.",
+    "data_parallel_address": "Address of rank 0's machine, where ranks meet.",
+    "data_parallel_port": "Port there; 0: any free one.",
+    "restart": "Start ranks again that have ended.",
     "dp_sync_interval": "Steps between two exchanges of the ranks.",
     "collective_timeout": "Seconds after which a collective counts as failed.",
     "monitor": "Check the invariants on every step.",
@@ -56,7 +60,7 @@ def engine_options(function: Function) -> Function:
             continue
         flag = "--" + field.name.replace("_", "-")
         hint = hints[field.name]
-        options: dict[str, Any] = {"default": field.default, "help": ENGINE[field.name]}
+        options: dict[str, Any] = {"default": field.default, "help": ENGINE.get(field.name, "")}
         if hint is bool:
             flag += "/" + NEGATED.get(field.name, f"--no-{flag[2:]}")
         else:
@@ -87,6 +91,8 @@ def option_type(hint: Any) -> Any:
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
+@click.option("--data-parallel-size-local", "local", type=int, help="Ranks to start here; default: all.")
+@click.option("--data-parallel-rpc-port", "rpc_port", default=0, help="Port for ranks that are started elsewhere.")
 @engine_options
 def command(
     model: str | None,
@@ -101,6 +107,8 @@ def command(
     progress_timeout: float,
     client_timeout: float,
     log_level: str,
+    local: int | None,
+    rpc_port: int,
     **engine: Any,
 ) -> int:
     """Serve a model with OpenAI's API.
@@ -127,12 +135,23 @@ def command(
         client_timeout=client_timeout,
         log_level=log_level,
     )
-    serve(engine_config, config)
+    if local is not None and not 0 <= local <= engine_config.data_parallel_size:
+        raise ConfigError(f"data_parallel_size_local is {local}; there are {engine_config.data_parallel_size} ranks")
+    if (local is not None and local < engine_config.data_parallel_size) and not rpc_port:
+        raise ConfigError("ranks that are started elsewhere need --data-parallel-rpc-port to connect to")
+    listen = f"tcp://{engine_config.data_parallel_address}:{rpc_port}" if rpc_port else None
+    serve(engine_config, config, listen=listen, local_ranks=local)
     return 0
 
 
-def serve(engine_config: EngineConfig, config: "ServerConfig") -> None:
+def serve(
+    engine_config: EngineConfig, config: "ServerConfig", *, listen: str | None = None, local_ranks: int | None = None
+) -> None:
     """Serve until a signal ends it.
+
+    Args:
+        listen: where ranks that are started elsewhere connect to, as ZeroMQ writes it.
+        local_ranks: how many are started here; None: all.
 
     Raises:
         OnbeatError: it cannot start.
@@ -148,6 +167,10 @@ def serve(engine_config: EngineConfig, config: "ServerConfig") -> None:
 
     def started(serving: Any, shutdown: Any) -> None:
         host, port = opened.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
         click.echo(f"serving {serving.model} at http://{host}:{port} on {len(serving.engine.ranks)} rank(s)")
 
-    asyncio.run(run.serve(lambda: AsyncLLM.from_config(engine_config), config, opened, started=started))
+    def load() -> Awaitable[AsyncLLM]:
+        return AsyncLLM.from_config(engine_config, listen=listen, local_ranks=local_ranks)
+
+    asyncio.run(run.serve(load, config, opened, started=started))

@@ -18,7 +18,7 @@ def build(engine: Engine, config: ServerConfig) -> tuple[FastAPI, Serving]:
     for module in (completions, chat, models, health, admin):
         app.include_router(module.router(serving))
     errors.install(app)
-    app.add_middleware(Gate, api_keys=config.api_keys, max_body_size=config.max_body_size, patience=config.client_timeout)
+    app.add_middleware(Gate, config=config)
     describe(app, keys=bool(config.api_keys))
     return app, serving
 

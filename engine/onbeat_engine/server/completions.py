@@ -30,12 +30,7 @@ def router(serving: Serving) -> APIRouter:
             raise BadRequest("suffix is not served: the model continues a text, it does not fill one in", "suffix")
         if body.stream and body.echo and body.logprobs is not None:
             raise BadRequest("echo with logprobs is not for streams", "echo")
-        prompts = [
-            await serving.encode(prompt, add_special_tokens=body.add_special_tokens)
-            if isinstance(prompt, str)
-            else prompt
-            for prompt in split(body.prompt)
-        ]
+        prompts = await serving.encode(split(body.prompt), add_special_tokens=body.add_special_tokens)
         only_prompt = body.max_tokens == 0 and body.echo  # nothing is to be generated, and a step samples one
         params = body.params(
             max_tokens=1 if only_prompt else None,

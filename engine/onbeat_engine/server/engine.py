@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from onbeat_engine.messages import RankStats
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode
 
 
@@ -144,6 +144,14 @@ class Engine(Protocol):
             BadRequest: the request can never be served.
             TryLater: it cannot be served now (case B107).
             EngineDead: the engine has ended.
+        """
+        ...
+
+    def check_structured(self, structured: StructuredOutput) -> None:
+        """Compile what a text has to be, ahead of `generate`. May take seconds, and may run in a thread.
+
+        Raises:
+            BadRequest: it cannot be compiled.
         """
         ...
 

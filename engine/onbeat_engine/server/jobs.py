@@ -142,6 +142,7 @@ class Jobs:
         self.running: dict[str, Job] = {}
         self.in_flight = 0
         self.draining = False
+        self.compiling = asyncio.Lock()
         self.busy_since = 0.0
         """`time.monotonic()` at which the first of those in flight came."""
 
@@ -152,6 +153,10 @@ class Jobs:
             BadRequest: it could never be admitted.
             TryLater: there is no room, or the server is shutting down.
         """
+        structured = work.params.structured
+        if structured is not None and not self.draining:
+            async with self.compiling:
+                await asyncio.to_thread(self.engine.check_structured, structured)
         if self.draining:
             raise TryLater("the server is shutting down; send the request elsewhere")
         if work.size > self.limit:

@@ -12,6 +12,7 @@ import uuid
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from onbeat_engine.server.config import ServerConfig
 from onbeat_engine.server.errors import answer, body
 
 OPEN = frozenset({"/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"})
@@ -21,19 +22,13 @@ REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class Gate:
-    """The middleware.
+    """The middleware."""
 
-    Args:
-        api_keys: empty: no key is asked for.
-        max_body_size: bytes.
-        patience: seconds that a body may take.
-    """
-
-    def __init__(self, app: ASGIApp, *, api_keys: tuple[str, ...], max_body_size: int, patience: float) -> None:
+    def __init__(self, app: ASGIApp, *, config: ServerConfig) -> None:
         self.app = app
-        self.digests = [hashlib.sha256(key.encode()).digest() for key in api_keys]
-        self.max_body_size = max_body_size
-        self.patience = patience
+        self.digests = [hashlib.sha256(key.encode()).digest() for key in config.api_keys]
+        self.max_body_size = config.max_body_size
+        self.patience = config.client_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""

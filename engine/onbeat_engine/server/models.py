@@ -42,7 +42,7 @@ def router(serving: Serving) -> APIRouter:
         if body.messages is not None:
             ids = await serving.encode_chat(body.messages, add_generation_prompt=body.add_generation_prompt)
         else:
-            ids = await serving.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+            [ids] = await serving.encode([body.prompt or ""], add_special_tokens=body.add_special_tokens)
         return Tokens(count=len(ids), max_model_len=serving.engine.max_model_len, tokens=ids)
 
     @routes.post("/detokenize")

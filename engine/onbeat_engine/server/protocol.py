@@ -28,7 +28,7 @@ class StreamOptions(Given):
 class JsonSchema(Given):
     """A schema under OpenAI's name for it."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(strict=True, extra="ignore", populate_by_name=True)
 
     name: str = "schema"
     json_schema: dict[str, Any] = Field(alias="schema")

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -19,6 +19,8 @@ from onbeat_engine.server.engine import Chances, ChoiceOutput, Engine, Output
 from onbeat_engine.server.jobs import ClientGone, Job, Jobs
 from onbeat_engine.server.metrics import ServerMetrics
 from onbeat_engine.server.protocol import Message, PromptTokensDetails, Usage
+
+Result = TypeVar("Result")
 
 LONG_TEXT = 20_000
 """Characters from which on a text is tokenized beside the event loop, not in it."""
@@ -43,17 +45,21 @@ class Serving:
             known = ", ".join(self.config.served_model_names)
             raise errors.ModelNotFound(f"there is no model {name!r} here; there is {known}", "model")
 
-    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return a text's token ids.
+    async def encode(self, prompts: Sequence[str | list[int]], *, add_special_tokens: bool = True) -> list[list[int]]:
+        """Return the token ids of texts; what is ids already stays as it is.
 
         Raises:
-            BadRequest: it has more than the model takes.
+            BadRequest: one has more than the model takes.
         """
-        limit = self.engine.max_model_len
-        work = partial(
-            self.engine.tokenizer.encode, text, add_special_tokens=add_special_tokens, max_tokens=limit
-        )
-        return await beside(work, len(text))
+
+        def encoded(prompt: str | list[int]) -> list[int]:
+            if isinstance(prompt, list):
+                return prompt
+            limit = self.engine.max_model_len
+            return self.engine.tokenizer.encode(prompt, add_special_tokens=add_special_tokens, max_tokens=limit)
+
+        characters = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+        return await beside(lambda: [encoded(prompt) for prompt in prompts], characters)
 
     async def encode_chat(
         self,
@@ -84,7 +90,7 @@ class Serving:
         return await beside(work, sum(len(str(message.content)) for message in messages))
 
 
-async def beside(work: Callable[[], list[int]], characters: int) -> list[int]:
+async def beside(work: Callable[[], Result], characters: int) -> Result:
     """Run work on so many characters: in the event loop if it is short, else beside it."""
     return work() if characters < LONG_TEXT else await asyncio.to_thread(work)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from onbeat_engine.errors import BadRequest, EngineDead, TryLater
 from onbeat_engine.messages import RankStats
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -99,6 +99,8 @@ class StubEngine:
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
     num_held: int = 0
+    compiling: int = 0
+    compiled: int = 0
     seen: list[str] = field(default_factory=list)
     """Ids of all requests."""
     admission: bool = True
@@ -132,6 +134,13 @@ class StubEngine:
         self.running.add(request_id)
         self.seen.append(request_id)
         return StubStream(self, request_id, list(prompt), sampling_params)
+
+    def check_structured(self, structured: StructuredOutput) -> None:
+        self.compiling += 1
+        assert self.compiling == 1, "one at a time"
+        time.sleep(0.2)
+        self.compiling -= 1
+        self.compiled += 1
 
     def stats(self) -> list[RankStats]:
         return [RankStats(rank=0, running=len(self.running), violations={"no-empty-hold": 3})]

@@ -118,6 +118,8 @@ def test_a_model_that_is_none(tmp_path: Path) -> None:
     [
         (["--data-parallel-size", "0"], "data_parallel_size is 0; it must be at least 1"),
         (["--moe-upcycle", "2", "--moe-top-k", "3"], "moe_top_k is 3; it must be at most moe_upcycle = 2"),
+        (["--data-parallel-size-local", "2"], "data_parallel_size_local is 2; there are 1 ranks"),
+        (["--data-parallel-size-local", "0"], "need --data-parallel-rpc-port"),
         (["--max-in-flight", "0"], "max_in_flight is 0; it must be at least 1"),
         (["--port", "70000"], "port is 70000; it must be between 0 and 65535"),
     ],
@@ -139,9 +141,9 @@ def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
 
 
 def test_a_flag_for_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(cmd_serve.ENGINE) == {field.name for field in fields(EngineConfig)} - {"model"}
+    assert set(cmd_serve.ENGINE) >= {field.name for field in fields(EngineConfig)} - {"model"}
     seen: list[Any] = []
-    monkeypatch.setattr(cmd_serve, "serve", lambda engine, config: seen.append((engine, config)))
+    monkeypatch.setattr(cmd_serve, "serve", lambda engine, config, **_: seen.append((engine, config)))
     monkeypatch.setenv("ONBEAT_API_KEY", "three")
     runner = CliRunner()
     assert runner.invoke(cmd_serve.command, []).exit_code == 0
@@ -152,7 +154,7 @@ def test_a_flag_for_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
         "--enforce-eager --max-num-batched-tokens 64 --max-num-seqs 5 --no-enable-prefix-caching "
         "--long-prefill-token-threshold 7 --scheduling-policy priority --async-scheduling --policy pr44558 "
         "--prefill-schedule-interval 2 --max-hold-steps 6 --data-parallel-size 2 --dp-sync-interval 4 "
-        "--collective-timeout 5 --disable-monitor --on-violation stop --trace-dir d "
+        "--data-parallel-address 127.0.0.2 --data-parallel-port 6 --collective-timeout 5 --disable-monitor --on-violation stop --trace-dir d "
         "--api-key one --api-key two --served-model-name a --served-model-name b --host 0.0.0.0 --port 1 "
         "--max-in-flight 11 --max-body-size 12 --drain-timeout 13 --progress-timeout 14 --client-timeout 15"
     )
