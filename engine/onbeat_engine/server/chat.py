@@ -33,7 +33,8 @@ def router(serving: Serving) -> APIRouter:
             continue_final_message=body.continue_final_message,
             variables=body.chat_template_kwargs,
         )
-        job = await serving.jobs.start(Work("chatcmpl", [prompt], params, body.priority), request.receive)
+        work = Work("chatcmpl", [prompt], params, body.priority, body.cache_salt or "")
+        job = await serving.jobs.start(work, request.receive)
         answer = Answer(serving, body, job)
         if body.stream:
             return EventStream(job, answer.chunks, head=answer.head, include_usage=body.include_usage)

@@ -37,7 +37,8 @@ def router(serving: Serving) -> APIRouter:
             logprobs=body.logprobs,
             prompt_logprobs=body.logprobs if body.echo and body.prompt_logprobs is None else None,
         )
-        job = await serving.jobs.start(Work("cmpl", prompts, params, body.priority), request.receive)
+        work = Work("cmpl", prompts, params, body.priority, body.cache_salt or "")
+        job = await serving.jobs.start(work, request.receive)
         answer = Answer(serving, body, job, only_prompt)
         if body.stream:
             return EventStream(job, answer.chunks, head=answer.head, include_usage=body.include_usage)

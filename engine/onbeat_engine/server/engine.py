@@ -52,6 +52,11 @@ class Output(Protocol):
     @property
     def num_cached_tokens(self) -> int: ...
     @property
+    def rank(self) -> int:
+        """Which served it; -1: it is not known yet."""
+        ...
+
+    @property
     def finished(self) -> bool: ...
 
 
@@ -136,6 +141,7 @@ class Engine(Protocol):
         request_id: str,
         *,
         priority: int = 0,
+        cache_salt: str = "",
         output_kind: Literal["delta"],
     ) -> Stream:
         """Submit at once, and yield what is new; cancelling the task that waits aborts within a step (case B91).

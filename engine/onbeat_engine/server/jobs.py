@@ -30,6 +30,7 @@ class Work:
     prompts: Sequence[list[int]]
     params: SamplingParams
     priority: int = 0
+    cache_salt: str = ""
 
     @property
     def size(self) -> int:
@@ -57,7 +58,12 @@ class Job:
         """
         for i, prompt in enumerate(self.work.prompts):
             stream = self.jobs.engine.generate(
-                prompt, self.work.params, f"{self.id}-{i}", priority=self.work.priority, output_kind="delta"
+                prompt,
+                self.work.params,
+                f"{self.id}-{i}",
+                priority=self.work.priority,
+                cache_salt=self.work.cache_salt,
+                output_kind="delta",
             )
             self.streams.append(stream)
             self.tasks.append(asyncio.create_task(self._pump(i, stream)))

@@ -7,7 +7,7 @@ only the front end sees (latencies, ends) is counted here.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -89,37 +89,46 @@ class ServerMetrics:
     """All that `/metrics` shows, in a registry of its own."""
 
     def __init__(self, engine: Engine, model: str) -> None:
-        where = str(engine.ranks[0].rank) if len(engine.ranks) == 1 else "all"
-        """Label `engine` of what the front end sees, which is not told by which rank a request was served."""
         self.model = model
         self.registry = CollectorRegistry()
         self.registry.register(RankCollector(engine, model))
-        histograms = {
+        self.histograms = {
             name: Histogram(f"onbeat:{name}", help_text, LABELS, buckets=buckets, registry=self.registry)
             for name, (help_text, buckets) in HISTOGRAMS.items()
         }
-        ends = Counter(
+        self.ends = Counter(
             "onbeat:request_success",
             "Completions that have ended, by how.",
             (*LABELS, "finished_reason"),
             registry=self.registry,
         )
-        # All are there from the start, so that a rate has a zero to start from.
-        self.ends_by = {reason: ends.labels(model, where, reason) for reason in FINISHED}
-        self.observers = {name: each.labels(model, where) for name, each in histograms.items()}
+        self.ranks: dict[int, RankMetrics] = {}
+        for each in engine.ranks:  # there from the start, so that a rate has a zero to start from
+            self.of(each.rank)
 
     def watch(self, name: str, help_text: str, number: Callable[[], int]) -> None:
         """Show what a function returns."""
         gauge = Gauge(f"onbeat:{name}", help_text, LABELS[:1], registry=self.registry)
         gauge.labels(self.model).set_function(number)
 
-    def observe(self, name: str, seconds: float) -> None:
-        """Count one latency."""
-        self.observers[name].observe(seconds)
+    def of(self, rank: int) -> "RankMetrics":
+        """Return what requests that this rank serves are counted in; -1: none does yet."""
+        if rank not in self.ranks:
+            where = (self.model, str(rank) if rank >= 0 else "none")
+            self.ranks[rank] = RankMetrics(
+                {name: each.labels(*where) for name, each in self.histograms.items()},
+                {reason: self.ends.labels(*where, reason) for reason in FINISHED},
+            )
+        return self.ranks[rank]
 
-    def end(self, reason: str) -> None:
-        """Count one completion's end."""
-        self.ends_by[reason if reason in FINISHED else "error"].inc()
+
+class RankMetrics(NamedTuple):
+    """What requests of one rank are counted in."""
+
+    latencies: dict[str, Histogram]
+    """By name, a key of `HISTOGRAMS`."""
+    ends: dict[str, Counter]
+    """By reason."""
 
 
 @dataclass(slots=True)
@@ -133,10 +142,12 @@ class RequestTimes:
     latest: dict[int, tuple[float, int]] = field(default_factory=dict)
     """By choice: when its latest token came, and how many there are."""
     ended: int = 0
+    rank: int = -1
 
     def output(self, output: Output) -> None:
         """Count what an output brings."""
         now = time.monotonic()
+        self.rank = output.rank
         for choice in output.outputs:
             if new := len(choice.token_ids):
                 self._tokens(choice.index, new, now)
@@ -146,25 +157,31 @@ class RequestTimes:
     def left(self, reason: str, n: int) -> None:
         """Count the end of those of n completions that have not ended by themselves."""
         for _ in range(n - self.ended):
-            self.metrics.end(reason)
+            self._count(reason)
         self.ended = n
 
     def _tokens(self, index: int, new: int, now: float) -> None:
         if index not in self.first:
             self.first[index] = now
             self.latest[index] = (now, new)
-            self.metrics.observe("time_to_first_token_seconds", now - self.arrival)
+            self._observe("time_to_first_token_seconds", now - self.arrival)
             return
         before, count = self.latest[index]
         for _ in range(new):
-            self.metrics.observe("inter_token_latency_seconds", (now - before) / new)
+            self._observe("inter_token_latency_seconds", (now - before) / new)
         self.latest[index] = (now, count + new)
 
     def _end(self, index: int, reason: str, now: float) -> None:
         self.ended += 1
-        self.metrics.end(reason)
-        self.metrics.observe("e2e_request_latency_seconds", now - self.arrival)
+        self._count(reason)
+        self._observe("e2e_request_latency_seconds", now - self.arrival)
         latest, count = self.latest.get(index, (now, 0))
         if count > 1:
             mean = (latest - self.first[index]) / (count - 1)
-            self.metrics.observe("request_time_per_output_token_seconds", mean)
+            self._observe("request_time_per_output_token_seconds", mean)
+
+    def _observe(self, name: str, seconds: float) -> None:
+        self.metrics.of(self.rank).latencies[name].observe(seconds)
+
+    def _count(self, reason: str) -> None:
+        self.metrics.of(self.rank).ends[reason].inc()

@@ -96,8 +96,6 @@ class Generate(Given):
         """
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options is only for streams", "stream_options")
-        if self.cache_salt is not None:  # to ignore it would share what its sender wants apart
-            raise BadRequest("cache_salt is not served: all requests share the prefix cache", "cache_salt")
         if self.stream and self.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs is not for streams", "prompt_logprobs")
         values: dict[str, Any] = {name: getattr(self, name) for name in SAME}

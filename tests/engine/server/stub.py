@@ -74,6 +74,7 @@ class Out:
     finished: bool = False
     prompt_logprobs: list[dict[int, Chance] | None] | None = None
     num_cached_tokens: int = 0
+    rank: int = 0
 
 
 @dataclass
@@ -101,6 +102,7 @@ class StubEngine:
     num_held: int = 0
     compiling: int = 0
     compiled: int = 0
+    salts: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
     """Ids of all requests."""
     admission: bool = True
@@ -119,6 +121,7 @@ class StubEngine:
         request_id: str,
         *,
         priority: int = 0,
+        cache_salt: str = "",
         output_kind: Literal["delta"],
     ) -> "StubStream":
         if self.dead is not None:
@@ -133,6 +136,7 @@ class StubEngine:
             raise TryLater("the engine is paused")
         self.running.add(request_id)
         self.seen.append(request_id)
+        self.salts.append(cache_salt)
         return StubStream(self, request_id, list(prompt), sampling_params)
 
     def check_structured(self, structured: StructuredOutput) -> None:

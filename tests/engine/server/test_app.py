@@ -143,7 +143,6 @@ def test_chat_stream_tells_the_role_once_and_the_reason_last(http: httpx.Client)
         ("/v1/completions", {**HI, "temperature": float("nan")}, (400, "temperature")),
         ("/v1/completions", {**HI, "logit_bias": {"x": 1}}, (400, "logit_bias")),
         ("/v1/completions", {**HI, "suffix": "end"}, (400, "suffix")),
-        ("/v1/completions", {**HI, "cache_salt": "mine"}, (400, "cache_salt")),
         ("/v1/completions", {**HI, "stream_options": {}}, (400, "stream_options")),
         ("/v1/completions", {**HI, "stream": True, "prompt_logprobs": 1}, (400, "prompt_logprobs")),
         ("/v1/completions", {**HI, "response_format": {"type": "json_schema"}}, (400, "response_format")),
@@ -184,6 +183,12 @@ def test_fields_that_are_unknown_or_null_are_ignored(http: httpx.Client) -> None
 def test_unknown_paths_and_methods(http: httpx.Client) -> None:
     assert http.get("/nowhere").json()["error"]["type"] == "not_found_error"
     assert http.put("/v1/completions").status_code == 405
+
+
+def test_salts(http: httpx.Client, server: Live) -> None:
+    post(http, "/v1/completions", {**HI, "cache_salt": "mine"})
+    post(http, "/v1/chat/completions", {**CHAT, "cache_salt": None})
+    assert server.engine.salts[-2:] == ["mine", ""]
 
 
 def test_models(server: Live) -> None:

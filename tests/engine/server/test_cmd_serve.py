@@ -154,7 +154,8 @@ def test_a_flag_for_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
         "--enforce-eager --max-num-batched-tokens 64 --max-num-seqs 5 --no-enable-prefix-caching "
         "--long-prefill-token-threshold 7 --scheduling-policy priority --async-scheduling --policy pr44558 "
         "--prefill-schedule-interval 2 --max-hold-steps 6 --data-parallel-size 2 --dp-sync-interval 4 "
-        "--data-parallel-address 127.0.0.2 --data-parallel-port 6 --collective-timeout 5 --disable-monitor --on-violation stop --trace-dir d "
+        "--data-parallel-address 127.0.0.2 --data-parallel-port 6 --collective-timeout 5 "
+        "--disable-monitor --on-violation stop --trace-dir d "
         "--api-key one --api-key two --served-model-name a --served-model-name b --host 0.0.0.0 --port 1 "
         "--max-in-flight 11 --max-body-size 12 --drain-timeout 13 --progress-timeout 14 --client-timeout 15"
     )
