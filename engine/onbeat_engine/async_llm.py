@@ -1,81 +1,30 @@
 """The asynchronous engine, with vLLM's names: ranks in processes of their own, requests as asynchronous iterators."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterable, Sequence
 
 from onbeat_engine.client import Client, Done
 from onbeat_engine.config import EngineConfig
-from onbeat_engine.errors import BadRequest, EngineDead
-from onbeat_engine.messages import FromRank, Output, Outputs, RankStats
-from onbeat_engine.outputs import OutputKind, RequestOutput, RequestState
+from onbeat_engine.errors import EngineDead
+from onbeat_engine.messages import Ended, FromRank, Output, Outputs, RankStats
+from onbeat_engine.outputs import OutputKind, RequestState
 from onbeat_engine.preparing import Preparer
 from onbeat_engine.processes import Processes, RankInfo
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
+from onbeat_engine.streams import RequestStream
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_spec.errors import OnbeatError
 from onbeat_spec.protocol import PauseMode
 
+log = logging.getLogger("onbeat.engine")
+
 BUILD = "onbeat_engine.build:build"
 """Builds a rank with a real model."""
-
-
-class RequestStream(AsyncIterator[RequestOutput]):
-    """The outputs of one request. What comes while nobody reads is merged, so a slow reader costs no memory.
-
-    A task that is cancelled while it waits here aborts the request, and so does `aclose`, or letting go of the stream.
-    """
-
-    def __init__(self, engine: "AsyncLLM", state: RequestState, news: asyncio.Event, kind: OutputKind) -> None:
-        self.state = state
-        self._engine = engine
-        self._kind = kind
-        self._news = news
-        self._over = False
-
-    async def __anext__(self) -> RequestOutput:
-        """Return the next output.
-
-        Raises:
-            BadRequest: the scheduler refused the request: it can never fit.
-        """
-        if self._over:
-            raise StopAsyncIteration
-        while (output := self.state.take(self._kind)) is None:
-            self._news.clear()
-            try:
-                await self._news.wait()
-            except asyncio.CancelledError:
-                self._end()
-                raise
-        if output.finished:
-            self._end()
-            if self.state.refused is not None:
-                raise BadRequest(self.state.refused)
-        return output
-
-    async def aclose(self) -> None:
-        """End it; a request that has not finished is aborted."""
-        self._end()
-
-    async def __aenter__(self) -> "RequestStream":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_over"):  # else it was never set up
-            self._end()
-
-    def _end(self) -> None:
-        if not self._over:
-            self._over = True
-            self._engine.forget(self.state)
+RESTART_AFTER = (0.0, 1.0, 5.0)
+"""Seconds before each try to start ranks again; after the last one they are given up."""
 
 
 class AsyncLLM:
@@ -105,6 +54,7 @@ class AsyncLLM:
         self._slept = False
         """The pause is `sleep`'s own."""
         self._stopping = False
+        self._restarts: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def from_config(
@@ -154,6 +104,7 @@ class AsyncLLM:
         request_id: str,
         *,
         priority: int = 0,
+        cache_salt: str = "",
         output_kind: OutputKind = "cumulative",
     ) -> RequestStream:
         """Begin a request, and return its outputs as they come.
@@ -163,21 +114,22 @@ class AsyncLLM:
             sampling_params: how to sample.
             request_id: the caller's name for it, for `abort`; it need not be unique.
             priority: smaller is served first, with priority scheduling.
+            cache_salt: only requests of the same salt share cached prefixes.
             output_kind: what each output holds.
 
         Raises:
             BadRequest: it can never be served. TryLater: it may be sent again. EngineDead: no rank lives.
                 In each case nothing of it is kept.
         """
-        prepared = self._preparer.prepare(prompt, sampling_params, priority)
+        prepared = self._preparer.prepare(prompt, sampling_params, priority, cache_salt)
         state = RequestState(request_id, prepared, self.tokenizer)
         news = asyncio.Event()
         if not self._open:
             self.last_progress = time.monotonic()
         sent: list[str] = []
 
-        def deliver(output: Output) -> None:
-            if state.push(output):
+        def deliver(output: Output, rank: int) -> None:
+            if state.push(output, rank):
                 self._client.abort([output.id])  # a stop string: the rank knows only tokens
             news.set()
 
@@ -189,7 +141,15 @@ class AsyncLLM:
             self._client.abort(sent)
             raise
         self._open.setdefault(request_id, set()).add(state)
-        return RequestStream(self, state, news, output_kind)
+        return RequestStream(self.forget, state, news, output_kind)
+
+    def check_structured(self, structured: StructuredOutput) -> None:
+        """Compile a grammar, which may take seconds; thread-safe. `generate` with the same one is quick afterwards.
+
+        Raises:
+            BadRequest: the schema is none, or structured output is not installed.
+        """
+        self._preparer.check_structured(structured)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the caller's names for them; their streams end with `abort`. Unknown ones are left alone."""
@@ -285,28 +245,33 @@ class AsyncLLM:
     # --- State -------------------------------------------------------------------------------------------------------
 
     async def check_health(self) -> None:
-        """Return if a rank lives.
+        """Return if a rank lives, or is being started again.
 
         Raises:
-            EngineDead: none does.
+            EngineDead: none is.
         """
         if self.dead_error is not None:
             raise self.dead_error
 
     @property
     def dead_error(self) -> EngineDead | None:
-        """Why no rank lives; None: one does."""
-        return EngineDead(self._client.dead) if self._client.dead else None
+        """Why no rank lives, or will again; None: one does."""
+        return EngineDead(self._client.dead) if self._client.dead and not self._client.recovering else None
 
     @property
     def errored(self) -> bool:
-        """Whether no rank lives."""
-        return bool(self._client.dead)
+        """Whether no rank lives, or will again."""
+        return self.dead_error is not None
 
     @property
     def is_running(self) -> bool:
         """Whether requests may be served, now or once it is resumed."""
-        return not self.errored and not self._stopping
+        return not self._client.dead and not self._stopping
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether some ranks are being started again."""
+        return bool(self._client.recovering)
 
     def stats(self) -> list[RankStats]:
         """Return what each rank told last."""
@@ -350,6 +315,9 @@ class AsyncLLM:
             return
         self._stopping = True
         self.stop_admission()
+        for task in self._restarts:
+            task.cancel()
+        await asyncio.gather(*self._restarts, return_exceptions=True)
         for states in tuple(self._open.values()):
             for state in tuple(states):
                 self._client.abort(state.unfinished_ids)
@@ -363,9 +331,35 @@ class AsyncLLM:
         if isinstance(message, Outputs) and message.outputs:
             self.last_progress = time.monotonic()
         self._client.received(message)
+        if isinstance(message, Ended) and not message.expected:
+            self._recover(message.rank)
 
     def _rank_died(self, rank: int, why: str) -> None:
         self._client.died(rank, why)
+        self._recover(rank)
+
+    def _recover(self, rank: int) -> None:
+        """Start a group again that has died, if that is wanted."""
+        group = self._client.group_of(rank)
+        if self.config.restart and not self._stopping and group not in self._client.recovering:
+            self._client.recovering.add(group)
+            task = asyncio.create_task(self._restart(group))
+            self._restarts.add(task)
+            task.add_done_callback(self._restarts.discard)
+
+    async def _restart(self, group: int) -> None:
+        members = self._client.fronts[group].members
+        for wait in RESTART_AFTER:
+            await asyncio.sleep(wait)
+            try:
+                await self._processes.restart(members)
+            except OnbeatError as error:
+                log.error("ranks %s could not be started again: %s", members, error)
+            else:
+                self._client.joined(group, self._processes.infos[members[0]].epoch)
+                log.warning("ranks %s were started again", members)
+                return
+        self._client.recovering.discard(group)
 
     async def _complete(self, when: Callable[[Done], None]) -> None:
         """Wait for what `when` tells to be complete."""

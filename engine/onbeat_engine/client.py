@@ -31,8 +31,8 @@ from onbeat_spec import balance, protocol
 from onbeat_spec.errors import OnbeatError, ProtocolMisuse, RequestRefused
 from onbeat_spec.protocol import Front, PauseMode, Sent
 
-Deliver = Callable[[Output], None]
-"""Takes what came for one request."""
+Deliver = Callable[[Output, int], None]
+"""Takes what came for one request, and the rank it is at; -1: none."""
 Done = Callable[[OnbeatError | None], None]
 """Told once that something is complete, or why it never will be."""
 
@@ -59,6 +59,9 @@ class Client:
         stats: the newest that came, by rank.
         requests: those that have not ended, by id; not those that are held.
         closed: why no request is taken any more; empty: they are.
+        recovering: groups that are being started again.
+        paused: how the ranks are paused, or will be once they are there again.
+        sleeping: whether they give their memory up, or have.
     """
 
     def __init__(
@@ -79,9 +82,13 @@ class Client:
         self.stats = [RankStats(rank=rank) for rank in range(ranks)]
         self.requests: dict[str, Open] = {}
         self.closed = ""
+        self.recovering: set[int] = set()
+        self.paused: PauseMode | None = None
+        self.sleeping = False
         self.gone: dict[int, str] = {}
         """Ranks that have ended, and why."""
         self._send = send
+        self._on_violation = on_violation
         self._group_of = {rank: index for index, members in enumerate(groups) for rank in members}
         self._held: dict[str, tuple[NewRequest, Deliver]] = {}
         self._stops: list[Done] = []
@@ -96,6 +103,8 @@ class Client:
         Raises:
             TryLater: none is taken now. EngineDead: nor will be. Nothing of it is kept.
         """
+        if self.dead and self.recovering:
+            raise TryLater(f"the engine is being started again ({self.dead}); send the request again later")
         if self.dead:
             raise EngineDead(self.dead)
         if self.closed:
@@ -129,7 +138,7 @@ class Client:
             known = self.requests.pop(id, None)
             if known is not None:
                 ranks.setdefault(known.rank, []).append(id)
-                known.deliver(Output(id=id, finish_reason="abort"))
+                known.deliver(Output(id=id, finish_reason="abort"), known.rank)
             else:
                 self._unhold(id, Output(id=id, finish_reason="abort"))
         for rank, there in ranks.items():
@@ -140,7 +149,7 @@ class Client:
         if request is not None:
             group = self._living()[0] if self._living() else 0
             self.fronts[group] = self.fronts[group]._replace(held=len(self._held))
-            request[1](output)
+            request[1](output, -1)
 
     @property
     def num_held(self) -> int:
@@ -148,16 +157,6 @@ class Client:
         return len(self._held)
 
     # --- Pause, sleep ------------------------------------------------------------------------------------------------
-
-    @property
-    def paused(self) -> PauseMode | None:
-        """How the ranks are paused."""
-        return next((self.fronts[group].paused for group in self._living()), None)
-
-    @property
-    def sleeping(self) -> bool:
-        """Whether the ranks give their memory up, or have."""
-        return any(self.fronts[group].sleeping for group in self._living())
 
     def pause(self, mode: PauseMode) -> None:
         """Pause all ranks; see `stopped`. Requests that come while they are paused with `keep` are held.
@@ -168,6 +167,7 @@ class Client:
         for group in self._living():
             front, sent = protocol.pause(self.fronts[group], mode)
             self._publish(group, front._replace(holds=mode == "keep"), sent)
+        self.paused = mode
         if mode == "abort":
             for id in tuple(self._held):
                 self._unhold(id, Output(id=id, finish_reason="abort"))
@@ -176,6 +176,7 @@ class Client:
         """End a pause, and sleep; requests that were held go to their ranks."""
         for group in self._living():
             self._publish(group, *protocol.resume(self.fronts[group]))
+        self.paused, self.sleeping = None, False
         for done in self._take_stops():
             done(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
         held, self._held = self._held, {}
@@ -183,7 +184,7 @@ class Client:
             try:
                 self.add(request, deliver)
             except OnbeatError as error:
-                deliver(Output(id=id, finish_reason="error", error=str(error)))
+                deliver(Output(id=id, finish_reason="error", error=str(error)), -1)
 
     def sleep(self) -> None:
         """Let all ranks give their memory up, once they have stopped.
@@ -193,11 +194,13 @@ class Client:
         """
         for group in self._living():
             self._publish(group, *protocol.sleep(self.fronts[group]))
+        self.sleeping = self.sleeping or self.paused is not None
 
     def rouse(self) -> None:
         """Let all ranks take their memory back; they stay paused."""
         for group in self._living():
             self._publish(group, *protocol.rouse(self.fronts[group]))
+        self.sleeping = False
 
     def remove(self, rank: int) -> None:
         """Let a rank leave its paused group once that has stopped; what it still has ends there.
@@ -270,6 +273,27 @@ class Client:
                 self._unhold(id, Output(id=id, finish_reason="error", error=self.dead))
         self._settle()
 
+    def joined(self, group: int, epoch: int) -> None:
+        """A group that had died was started again; it is paused as the others are."""
+        members = self.fronts[group].members
+        self.fronts[group] = Front(members)
+        for rank in members:
+            self.gone.pop(rank, None)
+            self.fleet = balance.joined(self.fleet, rank, epoch)
+            self.stats[rank] = RankStats(rank=rank, epoch=epoch)
+        if group in self.watches:
+            self.watches[group] = GroupWatch(members, self._on_violation, self.watches[group].counts)
+        self.recovering.discard(group)
+        if self.paused is not None:
+            front, sent = protocol.pause(self.fronts[group], self.paused)
+            self._publish(group, front._replace(holds=self.paused == "keep"), sent)
+        if self.sleeping:
+            self._publish(group, *protocol.sleep(self.fronts[group]))
+
+    def group_of(self, rank: int) -> int:
+        """Return the number of a rank's group."""
+        return self._group_of[rank]
+
     @property
     def dead(self) -> str:
         """Why no rank lives any more; empty: one does."""
@@ -300,7 +324,7 @@ class Client:
             return
         if output.finish_reason is not None:
             del self.requests[output.id]
-        known.deliver(output)
+        known.deliver(output, known.rank)
 
     def _reported(self, stats: RankStats) -> None:
         rank = stats.rank

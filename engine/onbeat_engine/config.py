@@ -61,6 +61,8 @@ class EngineConfig:
     dp_sync_interval: int = 16
     collective_timeout: float = 30.0
     """Seconds after which a collective that does not come back counts as failed."""
+    restart: bool = False
+    """Start ranks again that died, with all that share collectives with them."""
 
     monitor: bool = True
     """Check the invariants on every step."""

@@ -13,7 +13,17 @@ from typing import NamedTuple
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.executor import EngineRequest, Executor, Pending, Row, StepOutputs
-from onbeat_engine.messages import Abort, Answer, Ended, FromRank, LogEntry, NewRequest, ResetPrefixCache, ToRank
+from onbeat_engine.messages import (
+    Abort,
+    Answer,
+    Ended,
+    FromRank,
+    LogEntry,
+    NewRequest,
+    RankStats,
+    ResetPrefixCache,
+    ToRank,
+)
 from onbeat_engine.monitoring import RankMonitor
 from onbeat_engine.reporting import Reporter
 from onbeat_reference.recorder import RecorderMixin
@@ -73,9 +83,10 @@ class EngineCore:
         config: the deployment's.
         built: this rank's parts.
         rank: its number in the deployment.
+        epoch: how often it was started again.
     """
 
-    def __init__(self, config: EngineConfig, built: Built, *, rank: int = 0) -> None:
+    def __init__(self, config: EngineConfig, built: Built, *, rank: int = 0, epoch: int = 0) -> None:
         self.rank = rank
         self.config = config
         self.executor = built.executor
@@ -90,7 +101,9 @@ class EngineCore:
             trace_rank=rank,
         )
         self.monitor = RankMonitor(self.scheduler, rank, config.on_violation) if config.monitor else None
-        self.reporter = Reporter(rank, self.scheduler, {} if self.monitor is None else self.monitor.counts)
+        self.reporter = Reporter(
+            RankStats(rank=rank, epoch=epoch), self.scheduler, self.monitor.counts if self.monitor else {}
+        )
         self.flights: deque[Flight] = deque()
         self.coupled = built.exchange.size > 1
         self._clock = clock_for(config.prefill_schedule_interval, 1)  # a coupled rank has the protocol's phase instead

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from onbeat_engine.config import OnViolation
 from onbeat_engine.monitoring import MOST_LOGGED
@@ -18,15 +18,18 @@ class GroupWatch:
     Args:
         ranks: its members.
         on_violation: `log` a violation and go on, or `stop` the group.
+        counts: of the same group before it was started again.
 
     Attributes:
         counts: violations so far, by invariant.
         lock_steps: turns in which ranks were compared.
     """
 
-    def __init__(self, ranks: Iterable[int], on_violation: OnViolation) -> None:
+    def __init__(
+        self, ranks: Iterable[int], on_violation: OnViolation, counts: Mapping[str, int] | None = None
+    ) -> None:
         self.on_violation = on_violation
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(counts)
         self.lock_steps = 0
         self._monitor = GroupMonitor(ranks)
         self._gone: set[int] = set()

@@ -170,8 +170,8 @@ class InProcess:
         return [_served(states[index], done[index]) for index in range(len(states))]
 
     def _add(self, state: RequestState, prepared: Prepared, finished: Callable[[RequestOutput], object]) -> None:
-        def deliver(output: Output) -> None:
-            if state.push(output):
+        def deliver(output: Output, rank: int) -> None:
+            if state.push(output, rank):
                 self.client.abort([output.id])
             if state.finished and (final := state.take("final")) is not None:
                 finished(final)

@@ -62,6 +62,8 @@ class RequestOutput:
     prompt_logprobs: list[Logprobs | None] | None = None
     """One entry per token of the prompt, the first is None; with deltas in the first output only."""
     num_cached_tokens: int = 0
+    rank: int = -1
+    """Where it is served, with n > 1 the first completion; -1: nowhere yet."""
     arrival_time: float = 0.0
     first_token_time: float = 0.0
     finished_time: float = 0.0
@@ -159,6 +161,7 @@ class RequestState:
         self.first_token_time = 0.0
         self.finished_time = 0.0
         self.num_cached_tokens = 0
+        self.rank = -1
         self._tokenizer = tokenizer
         self._prompt_logprobs: list[Logprobs | None] | None = None
         self._prompt_told = False
@@ -174,8 +177,10 @@ class RequestState:
         """The ids of those that have not."""
         return [id for id, index in self._index.items() if self.choices[index].finish_reason is None]
 
-    def push(self, output: Output) -> bool:
-        """Take an output; True: the rank is to be told that this request has ended."""
+    def push(self, output: Output, rank: int = -1) -> bool:
+        """Take an output of a rank; True: that is to be told that this request has ended."""
+        if self.rank < 0:
+            self.rank = rank
         if output.refused:
             self.refused = output.error
         if output.tokens and not self.first_token_time:
@@ -206,6 +211,7 @@ class RequestState:
             finished,
             prompt_logprobs,
             self.num_cached_tokens,
+            self.rank,
             self.arrival_time,
             self.first_token_time,
             self.finished_time,

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,8 +42,11 @@ class Preparer:
         self.longest = longest
         self._serial: Iterator[int] = itertools.count(1)
         self._grammars: Grammars | None = None
+        self._lock = threading.Lock()
 
-    def prepare(self, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0) -> Prepared:
+    def prepare(
+        self, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0, cache_salt: str = ""
+    ) -> Prepared:
         """Return what is to be sent. Ids are our own, whatever the client calls its request.
 
         Raises:
@@ -51,12 +55,13 @@ class Preparer:
         tokens = self._tokens(prompt)
         check_ids(params, self.tokenizer.vocab_size)
         if params.structured is not None:
-            self._compile(params.structured)
+            self.check_structured(params.structured)
         room = self.longest - len(tokens)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.tokenizer.eos_token_ids)}
         seed = random.getrandbits(62) if params.seed is None else params.seed
         number = next(self._serial)
+        salt = cache_salt and f"client's {cache_salt}"
         requests = []
         for child in range(params.n):
             own = params
@@ -74,7 +79,7 @@ class Preparer:
                     seed=seed + child,
                     priority=priority,
                     # What is found in the prefix cache is not computed, and has no log probabilities (case B109).
-                    cache_salt=id if own.prompt_logprobs is not None else "",
+                    cache_salt=f"only {id}" if own.prompt_logprobs is not None else salt,
                 )
             )
         return Prepared(prompt if isinstance(prompt, str) else None, tokens, params, requests)
@@ -87,9 +92,15 @@ class Preparer:
             raise BadRequest(f"the prompt has {len(tokens)} tokens; at most {most} leave room for an answer", "prompt")
         return tokens
 
-    def _compile(self, structured: StructuredOutput) -> None:
-        if self._grammars is None:
-            from onbeat_engine.sampling.structured import Grammars  # noqa: PLC0415 - torch, only where it is needed
+    def check_structured(self, structured: StructuredOutput) -> None:
+        """Compile a grammar, and keep it; thread-safe. The first one, and a large one, takes seconds.
 
-            self._grammars = Grammars(lambda: self.tokenizer, self.tokenizer.vocab_size)
+        Raises:
+            BadRequest: the schema is none, or structured output is not installed.
+        """
+        with self._lock:
+            if self._grammars is None:
+                from onbeat_engine.sampling.structured import Grammars  # noqa: PLC0415 - torch, only where it is needed
+
+                self._grammars = Grammars(lambda: self.tokenizer, self.tokenizer.vocab_size)
         self._grammars.check(structured)

@@ -62,10 +62,17 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     config: EngineConfig
     rank: int
+    epoch: int = 0
+    """How often this rank was started again."""
     address: str
-    """Where the front end listens, as ZeroMQ writes it."""
+    """Where the front end listens, as ZeroMQ writes it; empty: where the rank has asked."""
     build: str
     """`module:function`, see `onbeat_engine.core.Build`."""
+
+
+def identity(rank: int, epoch: int) -> bytes:
+    """Return the name of a rank's channel: what was sent to one that died never reaches its successor."""
+    return b"%d.%d" % (rank, epoch)
 
 
 def resolve(name: str) -> Build:
@@ -87,13 +94,14 @@ class Channel:
 
     Args:
         address: where that listens.
-        rank: the number by which it knows this rank.
+        name: by which it knows this channel; None: any.
     """
 
-    def __init__(self, address: str, rank: int) -> None:
+    def __init__(self, address: str, name: bytes | None) -> None:
         self._context = zmq.Context(1)
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, b"%d" % rank)
+        if name is not None:
+            self._socket.setsockopt(zmq.IDENTITY, name)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # nothing may be lost, and nobody blocked
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.connect(address)
@@ -163,7 +171,7 @@ def serve(spec: RankSpec, channel: Channel, *, child: bool = True) -> int:
 def _built(spec: RankSpec, channel: Channel) -> EngineCore | None:
     try:
         built = resolve(spec.build)(spec.config, spec.rank)
-        core = EngineCore(spec.config, built, rank=spec.rank)
+        core = EngineCore(spec.config, built, rank=spec.rank, epoch=spec.epoch)
     except OnbeatError as error:
         channel.send(Ended(rank=spec.rank, why=str(error)))
         return None
@@ -233,17 +241,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if spec is None:
             return 1
         _end_with_parent(spec.address)
-        return serve(spec, Channel(spec.address, spec.rank))
+        return serve(spec, Channel(spec.address, identity(spec.rank, spec.epoch)))
     if not os.environ.get("RANK", "").isdecimal():
         parser.error("the environment variable RANK must be the number of this rank; torchrun sets it")
     rank = int(os.environ["RANK"])
-    channel = Channel(address, rank)
+    asking = Channel(address, None)
     try:
-        spec = channel.ask(rank)
+        spec = asking.ask(rank)
     except OnbeatError as error:
-        channel.close()
         parser.error(str(error))
-    return serve(spec, channel, child=False)
+    finally:
+        asking.close()
+    return serve(spec, Channel(address, identity(rank, spec.epoch)), child=False)
 
 
 def _told() -> RankSpec | None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,7 +21,7 @@ from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
 from onbeat_engine.parallel.place import free_port
-from onbeat_engine.process import PING, FromRankMessage, RankSpec
+from onbeat_engine.process import PING, FromRankMessage, RankSpec, identity
 from onbeat_spec.errors import ConfigError
 
 log = logging.getLogger("onbeat.processes")
@@ -43,6 +43,8 @@ class RankInfo:
     alive: bool = True
     why: str = ""
     """Why it has ended."""
+    epoch: int = 0
+    """How often it was started again."""
 
 
 class Processes:
@@ -51,11 +53,14 @@ class Processes:
     Args:
         config: the deployment's.
         build: `module:function` that builds a rank.
-        received: takes each message from a rank, once all are ready.
-        died: told which rank is gone, and why.
+        received: takes each message from a rank that is ready.
+        died: told which rank is gone, and why; not of one that never was ready.
         listen: where ranks that somebody else starts connect to, such as `tcp://0.0.0.0:7000`. Whoever can reach that
             can pose as a rank: it belongs on a private network.
         local_ranks: ranks 0 .. local_ranks - 1 are started here, the others elsewhere; None: all are.
+
+    Raises:
+        ConfigError: some are started elsewhere, and cannot connect.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Processes:
         local_ranks: int | None = None,
     ) -> None:
         self.config = config
+        self.build = build
         self.listen = listen
         self.local_ranks = config.data_parallel_size if local_ranks is None else local_ranks
         if listen is None and self.local_ranks < config.data_parallel_size:
@@ -76,16 +82,23 @@ class Processes:
                 f"{self.local_ranks} of {config.data_parallel_size} ranks are started here, and there is no address "
                 "that the others could connect to"
             )
-        self.build = build
         self.infos = [RankInfo(rank) for rank in range(config.data_parallel_size)]
         self._received = received
         self._died = died
+        self._started = config
+        """The configuration that ranks are given: with the port where they meet."""
         self._folder = ""
+        self._address = ""
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._heard: dict[int, float] = {}
         self._ready: dict[int, Ready] = {}
+        self._up: dict[int, float] = {}
+        """Ranks that serve, and when they were heard of last."""
+        self._awaited: set[int] = set()
+        """Ranks that are starting."""
+        self._callers: dict[int, bytes] = {}
+        """Ranks started elsewhere that ask for their configuration: where the answer goes."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
         self._encoder = msgspec.msgpack.Encoder()
@@ -95,41 +108,44 @@ class Processes:
         """Start all ranks, and wait until they have loaded the model.
 
         Raises:
-            EngineDead: one could not start; none is left running.
+            EngineDead: one could not start; none is left running. ConfigError: nobody can connect to `listen`.
         """
         roomy = len(tempfile.gettempdir()) <= LONGEST_FOLDER
         self._folder = tempfile.mkdtemp(prefix="onbeat-", dir=None if roomy else "/tmp")
-        address = f"ipc://{self._folder}/ranks"
+        self._address = f"ipc://{self._folder}/ranks"
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # nothing may be lost: a gap in the log ends a group
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.bind(address)
+        self._socket.bind(self._address)
         try:
-            self._meet()
             if self.listen is not None:
                 self._bind(self._socket, self.listen)
-            for info in self.infos[: self.local_ranks]:
-                self._spawn(info, address)
-            await self._loaded(self._socket)
+            self._tasks = [asyncio.create_task(self._read(self._socket)), asyncio.create_task(self._watch())]
+            return await self._launch(range(len(self.infos)))
         except BaseException:
             await self.stop(0.0)
             raise
-        self._heard = dict.fromkeys(range(len(self.infos)), time.monotonic())
-        self._tasks = [asyncio.create_task(self._read(self._socket)), asyncio.create_task(self._watch())]
-        return [self._ready[rank] for rank in sorted(self._ready)]
+
+    async def restart(self, ranks: Sequence[int]) -> list[Ready]:
+        """End what is left of these ranks, and start them again.
+
+        Raises:
+            EngineDead: one could not start; none of them is left running.
+        """
+        await self._end(ranks)
+        for rank in ranks:
+            self.infos[rank] = RankInfo(rank, epoch=self.infos[rank].epoch + 1)
+        try:
+            return await self._launch(ranks)
+        except EngineDead:
+            await self._end(ranks)
+            raise
 
     def send(self, rank: int, message: ToRank) -> None:
         """Send a message to a rank; messages to one rank keep their order."""
         if self._socket is not None:
-            sent = asyncio.ensure_future(self._socket.send_multipart([b"%d" % rank, self._encoder.encode(message)]))
-            sent.add_done_callback(lambda future: future.cancelled() or future.exception())  # `_watch` sees a dead rank
-
-    def kill(self, rank: int) -> None:
-        """Kill a rank's process."""
-        child = self._children.get(rank)
-        if child is not None and child.poll() is None:
-            child.kill()
+            self._put(identity(rank, self.infos[rank].epoch), self._encoder.encode(message))
 
     async def stop(self, timeout: float) -> None:
         """End all ranks: ask, and after `timeout` seconds kill. Nothing of them is left."""
@@ -142,12 +158,7 @@ class Processes:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for child in self._children.values():
-            if child.poll() is None:
-                child.kill()
-            child.wait()
-            if child.stdin is not None:
-                child.stdin.close()
+        await self._end(range(len(self.infos)))
         for info in self.infos:
             self._gone(info.rank, "the engine was shut down")
         if self._socket is not None and self._context is not None:
@@ -156,13 +167,29 @@ class Processes:
             self._socket = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # --- Inside ------------------------------------------------------------------------------------------------------
+    # --- Starting and ending -----------------------------------------------------------------------------------------
 
-    def _meet(self) -> None:
-        """Say where ranks that share collectives meet, unless the configuration does."""
+    async def _launch(self, ranks: Sequence[int]) -> list[Ready]:
         if self.config.data_parallel_size > 1 and not self.config.data_parallel_port:
-            port = free_port(self.config.data_parallel_address)
-            self.config = dataclasses.replace(self.config, data_parallel_port=port)
+            port = free_port(self.config.data_parallel_address)  # where ranks that share collectives meet
+            self._started = dataclasses.replace(self.config, data_parallel_port=port)
+        for rank in ranks:
+            self._ready.pop(rank, None)
+            if rank < self.local_ranks:
+                self._spawn(self.infos[rank])
+            elif rank in self._callers:
+                self._put(self._callers.pop(rank), self._spec(rank))
+        self._awaited.update(ranks)
+        try:
+            while not all(rank in self._ready for rank in ranks):
+                for rank in ranks:
+                    if not self.infos[rank].alive:
+                        raise EngineDead(f"rank {rank} could not start: {self.infos[rank].why}")
+                await asyncio.sleep(0.01)
+        finally:
+            self._awaited.difference_update(ranks)
+        self._up.update(dict.fromkeys(ranks, time.monotonic()))
+        return [self._ready[rank] for rank in ranks]
 
     def _bind(self, socket: zmq.asyncio.Socket, address: str) -> None:
         try:
@@ -170,10 +197,13 @@ class Processes:
         except zmq.ZMQError as error:
             raise ConfigError(f"cannot listen for ranks at {address}: {error}") from None
 
-    def _spec(self, rank: int, address: str) -> bytes:
-        return msgspec.json.encode(RankSpec(config=self.config, rank=rank, address=address, build=self.build))
+    def _spec(self, rank: int) -> bytes:
+        address = self._address if rank < self.local_ranks else ""
+        epoch = self.infos[rank].epoch
+        spec = RankSpec(config=self._started, rank=rank, epoch=epoch, address=address, build=self.build)
+        return msgspec.json.encode(spec)
 
-    def _spawn(self, info: RankInfo, address: str) -> None:
+    def _spawn(self, info: RankInfo) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         child = subprocess.Popen(
             [sys.executable, "-m", "onbeat_engine.process"],
@@ -185,69 +215,93 @@ class Processes:
         self._children[info.rank] = child
         info.pid = child.pid
         with contextlib.suppress(BrokenPipeError):  # it ended at once: seen when it is waited for
-            child.stdin.write(self._spec(info.rank, address) + b"\n")
+            child.stdin.write(self._spec(info.rank) + b"\n")
             child.stdin.flush()
 
-    async def _loaded(self, socket: zmq.asyncio.Socket) -> None:
-        while len(self._ready) < len(self.infos):
-            if await socket.poll(int(WATCH_EVERY * 1000)):
-                sender, payload = await socket.recv_multipart()
-                message = self._decoder.decode(payload)
-                if isinstance(message, Ready):
-                    self._ready[message.rank] = message
-                    self.infos[message.rank].pid = message.pid
-                elif isinstance(message, Hello) and self.local_ranks <= message.rank < len(self.infos):
-                    await socket.send_multipart([sender, self._spec(message.rank, self.listen or "")])
-                elif isinstance(message, Ended):
-                    raise EngineDead(f"rank {message.rank} could not start: {message.why}")
+    async def _end(self, ranks: Sequence[int]) -> None:
+        """Kill what is left of these ranks."""
+        for rank in ranks:
+            self._up.pop(rank, None)
+            child = self._children.pop(rank, None)
+            if child is None:
                 continue
-            for rank, child in self._children.items():
-                if child.poll() is not None:
-                    raise EngineDead(f"rank {rank} could not start: {_exit(child.returncode)}")
+            child.kill()
+            while child.poll() is None:
+                await asyncio.sleep(0.005)
+            if child.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    child.stdin.close()
+
+    # --- Messages, and the lack of them ------------------------------------------------------------------------------
+
+    def _put(self, to: bytes, payload: bytes) -> None:
+        assert self._socket is not None
+        sent = asyncio.ensure_future(self._socket.send_multipart([to, payload]))
+        sent.add_done_callback(lambda future: future.cancelled() or future.exception())  # `_watch` sees a dead rank
 
     async def _read(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             sender, payload = await socket.recv_multipart()
-            self._heard[int(sender)] = time.monotonic()
             try:
-                message = self._decoder.decode(payload)
-                if isinstance(message, Ended):
-                    self._gone(message.rank, message.why)
-                self._received(message)
+                self._take(sender, self._decoder.decode(payload))
             except Exception:  # one bad message must not stop the others
                 log.exception("a message of rank %s could not be handled", sender)
+
+    def _take(self, sender: bytes, message: FromRankMessage) -> None:
+        rank = message.rank
+        if not 0 <= rank < len(self.infos):
+            return
+        if isinstance(message, Hello):
+            if rank in self._awaited:
+                self._put(sender, self._spec(rank))
+            elif rank >= self.local_ranks:
+                self._callers[rank] = sender
+                self._lost(rank, "another process has come in its place")
+            return
+        if sender != identity(rank, self.infos[rank].epoch):  # of one that has been started again since
+            return
+        if isinstance(message, Ready):
+            self._ready[rank] = message
+            self.infos[rank].pid = message.pid
+        if isinstance(message, Ended):
+            self._gone(rank, message.why)
+        if rank in self._up:
+            self._up[rank] = time.monotonic()
+            self._received(message)
 
     async def _watch(self) -> None:
         patience = HANGS_AFTER * self.config.collective_timeout
         last = pinged = time.monotonic()
-        ended = set[int]()
+        ended = set[subprocess.Popen[bytes]]()
         while True:
             await asyncio.sleep(WATCH_EVERY)
             now = time.monotonic()
             if now - last > patience / 2:  # it was us who slept: what ranks have told is still to be read
-                self._heard = dict.fromkeys(self._heard, now)
+                self._up = dict.fromkeys(self._up, now)
             last = now
             if now - pinged >= PING:
                 pinged = now
                 for info in self.infos[self.local_ranks :]:
                     self.send(info.rank, Ping())
             for info in self.infos:
-                rank, child = info.rank, self._children.get(info.rank)
+                child = self._children.get(info.rank)
                 if not info.alive or self._closing:
                     continue
                 if child is not None and child.poll() is not None:
-                    if rank in ended:
-                        self._lost(rank, f"its process ended: {_exit(child.returncode)}")
-                    ended.add(rank)  # its last words may be in the socket: they are read until the next look
-                elif now - self._heard[rank] > patience:
-                    self.kill(rank)
-                    self._lost(rank, f"it hung: nothing was heard of it for {patience:g} s")
+                    if child in ended:
+                        self._lost(info.rank, f"its process ended: {_exit(child.returncode)}")
+                    ended.add(child)  # its last words may be in the socket: they are read until the next look
+                elif now - self._up.get(info.rank, now) > patience:
+                    if child is not None:
+                        child.kill()
+                    self._lost(info.rank, f"it hung: nothing was heard of it for {patience:g} s")
 
     def _lost(self, rank: int, why: str) -> None:
-        if self.infos[rank].alive:
+        if self.infos[rank].alive and (rank in self._up or rank in self._children):
             log.error("rank %d is gone: %s", rank, why)
             self._gone(rank, why)
-            self._died(rank, why)
+            if rank in self._up:
+                self._died(rank, why)
 
     def _gone(self, rank: int, why: str) -> None:
         info = self.infos[rank]

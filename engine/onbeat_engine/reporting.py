@@ -25,7 +25,7 @@ class Reporter:
     """Collects outputs until they are fetched, and counts.
 
     Args:
-        rank: the rank's number.
+        first: what the rank has to tell at its beginning.
         scheduler: the rank's scheduler.
         violations: how many there were so far, by invariant; somebody else counts them.
 
@@ -34,14 +34,14 @@ class Reporter:
         lock_steps: turns of the group that were not told yet.
     """
 
-    def __init__(self, rank: int, scheduler: Lifecycle, violations: Mapping[str, int]) -> None:
-        self.rank = rank
+    def __init__(self, first: RankStats, scheduler: Lifecycle, violations: Mapping[str, int]) -> None:
+        self.rank = first.rank
         self.scheduler = scheduler
         self.violations = violations
         self.dummies = 0
         self.lock_steps: list[Member] = []
         self._outputs: list[Output] = []
-        self._last = RankStats(rank=rank)
+        self._last = first
         self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
         self._cached: dict[str, int] = {}
         """Cached tokens of requests that had no output yet."""
@@ -142,6 +142,7 @@ class Reporter:
         pool = scheduler.pool
         return RankStats(
             rank=self.rank,
+            epoch=self._last.epoch,
             number=self._last.number + 1,
             waiting=len(scheduler.waiting) + len(scheduler.parked),
             running=len(scheduler.running),

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from onbeat_engine import async_llm
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import BadRequest, EngineDead, TryLater
@@ -214,6 +215,59 @@ def test_a_killed_rank_is_noticed_and_the_others_go_on(capfd: pytest.CaptureFixt
     run(work)
 
 
+def test_a_rank_that_died_is_started_again(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with running(model="delay=0.002", restart=True) as engine:
+            for _ in range(3):
+                stream = engine.generate([1], LONG, "a", output_kind="final")
+                await asyncio.sleep(0.05)
+                os.kill(engine.ranks[0].pid, signal.SIGKILL)
+                assert (await anext(stream)).outputs[0].finish_reason == "error"
+                assert engine.is_restarting
+                assert not engine.errored
+                with pytest.raises(TryLater, match="started again"):
+                    engine.generate([1], GREEDY, "late")
+                await until(lambda: not engine.is_restarting)
+                assert (await final(engine, [1])).outputs[0].token_ids == expected([1], 12)
+            assert engine.ranks[0].epoch == 3
+
+    run(work)
+
+
+def test_a_rank_comes_back_as_paused_as_the_others_are(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with running(restart=True, data_parallel_size=2) as engine:
+            await engine.sleep(mode="keep")
+            os.kill(engine.ranks[1].pid, signal.SIGKILL)
+            await until(lambda: engine.is_restarting)
+            held = [engine.generate([i], GREEDY, "held", output_kind="final") for i in range(4)]
+            await until(lambda: not engine.is_restarting)
+            await until(lambda: [stats.asleep for stats in engine.stats()] == [True, True])
+            assert engine.num_held == 4
+            await engine.wake_up()
+            outputs = [await anext(stream) for stream in held]
+            assert [each.outputs[0].token_ids for each in outputs] == [expected([i], 12) for i in range(4)]
+            assert sorted(each.rank for each in outputs) == [0, 0, 1, 1]
+
+    run(work)
+
+
+def test_a_rank_that_cannot_come_back_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(async_llm, "RESTART_AFTER", (0.0, 0.1))
+
+    async def work() -> None:
+        async with running(restart=True) as engine:
+            engine._processes.build = "onbeat_engine.nothing:build"
+            os.kill(engine.ranks[0].pid, signal.SIGKILL)
+            await until(lambda: engine.errored)
+            with pytest.raises(EngineDead):
+                engine.generate([1], GREEDY, "late")
+
+    run(work)
+
+
 def test_a_failing_step_ends_the_rank_with_its_reason(capfd: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         async with running(model="fail_at=5") as engine:
@@ -322,6 +376,7 @@ def test_ranks_end_with_their_front_end() -> None:
     """Kill -9 the front end: its ranks and the folder of their sockets go too."""
     script = """
 import asyncio
+from onbeat_engine import async_llm
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.fake import tokenizer

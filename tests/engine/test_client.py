@@ -36,7 +36,8 @@ class World:
 
     def add(self, id: str, tokens: int = 1) -> None:
         new = NewRequest(id=id, prompt=[1] * tokens, params=SamplingParams(), max_tokens=4)
-        self.client.add(new, self.got.setdefault(id, []).append)
+        got = self.got.setdefault(id, [])
+        self.client.add(new, lambda output, rank: got.append(output))
 
     def rank_of(self, id: str) -> int:
         return self.client.requests[id].rank

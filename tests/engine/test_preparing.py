@@ -65,3 +65,11 @@ def test_only_what_wants_prompt_logprobs_has_a_cache_of_its_own() -> None:
     assert PREPARER.prepare("a", SamplingParams()).requests[0].cache_salt == ""
     salts = {PREPARER.prepare("a", SamplingParams(prompt_logprobs=0)).requests[0].cache_salt for _ in range(2)}
     assert len(salts) == 2
+
+
+def test_a_client_s_salt_is_nobody_else_s() -> None:
+    salts = [PREPARER.prepare("a", SamplingParams(), cache_salt=salt).requests[0].cache_salt for salt in ("", "x", "x")]
+    assert salts[0] == ""
+    assert salts[1] == salts[2] != ""
+    own = PREPARER.prepare("a", SamplingParams(prompt_logprobs=0)).requests[0]
+    assert PREPARER.prepare("a", SamplingParams(), cache_salt=own.cache_salt).requests[0].cache_salt != own.cache_salt
