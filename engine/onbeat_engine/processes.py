@@ -171,7 +171,14 @@ class Processes:
 
     async def _launch(self, ranks: Sequence[int]) -> list[Ready]:
         if self.config.data_parallel_size > 1 and not self.config.data_parallel_port:
-            port = free_port(self.config.data_parallel_address)  # where ranks that share collectives meet
+            address = self.config.data_parallel_address
+            try:
+                port = free_port(address)  # where ranks that share collectives meet
+            except OSError as error:
+                raise ConfigError(
+                    f"data_parallel_address {address} is not of this machine ({error}); if rank 0 is elsewhere, "
+                    f"give data_parallel_port too"
+                ) from None
             self._started = dataclasses.replace(self.config, data_parallel_port=port)
         for rank in ranks:
             self._ready.pop(rank, None)
