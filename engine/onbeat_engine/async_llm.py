@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from onbeat_engine.client import Client, Done
+from onbeat_engine.client import Client
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import Ended, FromRank, Output, Outputs, RankStats
@@ -16,6 +16,7 @@ from onbeat_engine.processes import Processes, RankInfo
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_engine.streams import RequestStream
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.waits import Done
 from onbeat_spec.errors import OnbeatError
 from onbeat_spec.protocol import PauseMode
 

@@ -27,14 +27,13 @@ from onbeat_engine.messages import (
     ToRank,
 )
 from onbeat_engine.reporting import report_of
+from onbeat_engine.waits import Done, Waits
 from onbeat_spec import balance, protocol
 from onbeat_spec.errors import OnbeatError, ProtocolMisuse, RequestRefused
 from onbeat_spec.protocol import Front, PauseMode, Sent
 
 Deliver = Callable[[Output, int], None]
 """Takes what came for one request, and the rank it is at; -1: none."""
-Done = Callable[[OnbeatError | None], None]
-"""Told once that something is complete, or why it never will be."""
 
 
 class Open(NamedTuple):
@@ -91,9 +90,7 @@ class Client:
         self._on_violation = on_violation
         self._group_of = {rank: index for index, members in enumerate(groups) for rank in members}
         self._held: dict[str, tuple[NewRequest, Deliver]] = {}
-        self._stops: list[Done] = []
-        self._calls: dict[int, tuple[set[int], Done]] = {}
-        self._last_call = 0
+        self._waits = Waits()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 
@@ -177,8 +174,7 @@ class Client:
         for group in self._living():
             self._publish(group, *protocol.resume(self.fronts[group]))
         self.paused, self.sleeping = None, False
-        for done in self._take_stops():
-            done(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
+        self._waits.no_stop(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
         held, self._held = self._held, {}
         for id, (request, deliver) in held.items():
             try:
@@ -220,16 +216,15 @@ class Client:
 
     def when_stopped(self, done: Done) -> None:
         """Call `done` once every rank has stopped: then a pause, or sleep, is complete."""
-        self._stops.append(done)
+        self._waits.stop(done)
         self._settle()
 
     def reset_prefix_cache(self, done: Done) -> None:
         """Let every rank forget its cached blocks; call `done` when all have."""
-        self._last_call += 1
-        ranks = set(self._group_of) - self.gone.keys()
-        self._calls[self._last_call] = (ranks, done)
-        for rank in sorted(ranks):
-            self._to(rank, ResetPrefixCache(call=self._last_call))
+        ranks = sorted(self._group_of.keys() - self.gone.keys())
+        call = self._waits.call(ranks, done)
+        for rank in ranks:
+            self._to(rank, ResetPrefixCache(call=call))
         self._settle()
 
     # --- What comes from ranks ---------------------------------------------------------------------------------------
@@ -246,11 +241,7 @@ class Client:
                     group = self._group_of[message.rank]
                     self._judged(group, self.watches[group].told(message.rank, message.lock_steps))
             case Answer():
-                ranks, done = self._calls.get(message.call, (set(), None))
-                ranks.discard(message.rank)
-                if not message.ok and done is not None:
-                    del self._calls[message.call]
-                    done(EngineDead(message.message))
+                self._waits.answered(message)
             case Ended():
                 if message.expected:
                     self._left(message.rank, message.why)
@@ -355,16 +346,6 @@ class Client:
         if rank not in self.gone:
             self._send(rank, message)
 
-    def _take_stops(self) -> list[Done]:
-        taken, self._stops = self._stops, []
-        return taken
-
     def _settle(self) -> None:
         """Tell those who wait for what is complete now."""
-        if self._stops and self.stopped:
-            for done in self._take_stops():
-                done(EngineDead(self.dead) if self.dead else None)
-        for call, (ranks, done) in tuple(self._calls.items()):
-            if ranks <= self.gone.keys():
-                del self._calls[call]
-                done(EngineDead(self.dead) if self.dead else None)
+        self._waits.settle(lambda: self.stopped, self.gone, self.dead)

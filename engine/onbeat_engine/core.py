@@ -13,6 +13,7 @@ from typing import NamedTuple
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.executor import EngineRequest, Executor, Pending, Row, StepOutputs
+from onbeat_engine.group_turns import GroupTurns
 from onbeat_engine.messages import (
     Abort,
     Answer,
@@ -39,12 +40,11 @@ from onbeat_spec.protocol import (
     Turn,
     after_step,
     before_step,
-    collectives,
     lost,
     may_run,
     read,
 )
-from onbeat_spec.records import LockStep, Member, Step
+from onbeat_spec.records import Step
 
 log = logging.getLogger("onbeat.core")
 
@@ -106,6 +106,10 @@ class EngineCore:
         )
         self.flights: deque[Flight] = deque()
         self.coupled = built.exchange.size > 1
+        self._turns: GroupTurns | None = None
+        if self.coupled:
+            told = self.reporter if config.monitor else None
+            self._turns = GroupTurns(self.scheduler, self.scheduler.recorder, told)
         self._clock = clock_for(config.prefill_schedule_interval, 1)  # a coupled rank has the protocol's phase instead
         self._depth = self.scheduler.config.async_depth
         self._structured: set[str] = set()
@@ -113,7 +117,6 @@ class EngineCore:
         self._over: list[EngineRequest] = []
         """Ended, but steps in flight may still speak of them."""
         self._asleep = False
-        self._turns = 0
         self._sent: list[FromRank] = []
 
     # --- Messages ----------------------------------------------------------------------------------------------------
@@ -233,9 +236,8 @@ class EngineCore:
         else:
             self._step(turn)
         self.state = after_step(self.state, self.settings, agreement)
-        if turn.vote is not None:
-            self._lock(turn, last=self.state.read == self.state.agreed)
-        self._turns += 1
+        if turn.vote is not None and self._turns is not None:
+            self._turns.took_part(turn, last=self.state.read == self.state.agreed)
         if self.state.ended:
             self._end(self.state.ended, expected=True)
         else:
@@ -245,12 +247,12 @@ class EngineCore:
     def _step(self, turn: Turn) -> None:
         """Schedule and begin a step; then take the outputs of the oldest that was not waited for."""
         throttle = turn.throttle if self.coupled else self._clock.throttle()
-        lock = LockStep(self._turns, turn.phase, collectives(turn, 1), False)
-        if self.coupled and self.scheduler.recorder is not None:
-            self.scheduler.recorder.lock = lock
+        if self._turns is not None:
+            self._turns.steps(turn)
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
-        self._tell(lock, sum(step.scheduled.values()))
+        if self._turns is not None:
+            self._turns.stepped(turn, step)
         pending: Pending | None = None
         if rows:
             pending = self.executor.execute(rows)
@@ -279,26 +281,12 @@ class EngineCore:
 
     def _take_part(self, turn: Turn) -> None:
         """Run a forward without any token of one's own, since others have work. Alone it would be for nobody."""
-        if self.coupled:
+        if self._turns is not None:
             self.executor.dummy()
             self.reporter.dummies += 1
-        if self.monitor is not None:
-            self.monitor.took_part()
-            self._lock(turn, last=False)
-
-    def _lock(self, turn: Turn, *, last: bool) -> None:
-        """Record a turn of the group in which nothing was scheduled."""
-        if self.coupled:
-            phase = None if turn.vote is not None else turn.phase
-            lock = LockStep(self._turns, phase, collectives(turn, 0), last)
-            if self.scheduler.recorder is not None:
-                self.scheduler.recorder.took_part(lock)
-            self._tell(lock, 0)
-
-    def _tell(self, lock: LockStep, tokens: int) -> None:
-        """Tell the front end of a turn, where the group is watched."""
-        if self.coupled and self.monitor is not None:
-            self.reporter.lock_steps.append(Member(lock, tokens, self.scheduler.paused, len(self.scheduler.requests)))
+            self._turns.took_part(turn, last=False)
+            if self.monitor is not None:
+                self.monitor.took_part()
 
     def _drain(self) -> None:
         while self.flights:

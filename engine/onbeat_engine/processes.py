@@ -246,6 +246,7 @@ class Processes:
                 self._take(sender, self._decoder.decode(payload))
             except Exception:  # one bad message must not stop the others
                 log.exception("a message of rank %s could not be handled", sender)
+            await asyncio.sleep(0)  # what is there at once is no pause, and those who read outputs need one
 
     def _take(self, sender: bytes, message: FromRankMessage) -> None:
         rank = message.rank

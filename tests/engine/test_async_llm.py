@@ -97,6 +97,20 @@ def test_requests_are_served_streamed_and_refused() -> None:
     run(work)
 
 
+def test_readers_are_not_starved_by_a_fast_rank() -> None:
+    async def work() -> None:
+        async with running() as engine:
+            params = SamplingParams(temperature=0.0, max_tokens=300, seed=0)
+
+            async def chunks(i: int) -> int:
+                return len([1 async for _ in engine.generate([i], params, "x", output_kind="delta")])
+
+            counts = await asyncio.gather(*(chunks(i) for i in range(32)))
+            assert min(counts) > 20
+
+    run(work)
+
+
 def test_n_completions_differ_and_are_reproducible() -> None:
     """Case B102."""
 

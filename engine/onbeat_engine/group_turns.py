@@ -1,0 +1,50 @@
+"""What one rank of a lock-step group says of its turns: to its trace, and to the front end, which watches the group."""
+
+from onbeat_engine.reporting import Reporter
+from onbeat_reference.recorder import Recorder
+from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.protocol import Turn, collectives
+from onbeat_spec.records import LockStep, Member, Step
+
+
+class GroupTurns:
+    """Numbers the turns of a rank: all ranks of a group take the same ones.
+
+    Args:
+        scheduler: the rank's.
+        recorder: writes the rank's trace, if there is one.
+        reporter: tells the front end; None: the group is not watched.
+    """
+
+    def __init__(self, scheduler: Scheduler, recorder: Recorder | None, reporter: Reporter | None) -> None:
+        self._scheduler = scheduler
+        self._recorder = recorder
+        self._reporter = reporter
+        self._number = 0
+
+    def steps(self, turn: Turn) -> None:
+        """The scheduler's next step is this turn."""
+        if self._recorder is not None:
+            self._recorder.lock = self._lock(turn)
+
+    def stepped(self, turn: Turn, step: Step) -> None:
+        """It was scheduled."""
+        self._tell(self._lock(turn), sum(step.scheduled.values()))
+        self._number += 1
+
+    def took_part(self, turn: Turn, *, last: bool) -> None:
+        """This turn went without the scheduler: an exchange, or a dummy."""
+        lock = self._lock(turn, last)
+        if self._recorder is not None:
+            self._recorder.took_part(lock)
+        self._tell(lock, 0)
+        self._number += 1
+
+    def _lock(self, turn: Turn, last: bool = False) -> LockStep:
+        # An exchange has no phase: nothing is scheduled in it.
+        return LockStep(self._number, None if turn.vote is not None else turn.phase, collectives(turn, 0), last)
+
+    def _tell(self, lock: LockStep, tokens: int) -> None:
+        if self._reporter is not None:
+            scheduler = self._scheduler
+            self._reporter.lock_steps.append(Member(lock, tokens, scheduler.paused, len(scheduler.requests)))
