@@ -1,13 +1,13 @@
 """Measure what prefills on the beat do for a group of ranks: the same arrivals at several intervals, in one run.
 
 A model with experts on several ranks of this machine: in every step all wait for the slowest. First the engine is
-asked how long a step of decodes takes (D), and the prefill of one prompt (P); then requests arrive at random moments,
-the same for every interval. The loads:
+asked how long a step of decodes takes (D), and a step with one prompt (P); the prompts are made so long that P is
+`--ratio` times D. Then requests arrive at random moments, the same for every interval. The loads:
 
-- decode: arrivals so frequent that without a cadence most steps have a prefill somewhere (a little more than one in
-  D + P seconds), below what the ranks can serve;
+- decode: 1.5 arrivals in P seconds for two ranks, each of which could serve one in P. Without a cadence that is enough
+  for most steps to have a prefill on some rank;
 - saturation: all requests are there from the start;
-- prefill: prompts of 16 times the outputs, as frequent as the ranks can serve them.
+- prefill: prompts of 16 times the outputs, as frequent.
 
 Times are the client's, taken in the front end. The intervals take turns, `--rounds` times.
 """
@@ -18,24 +18,32 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean, median
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from safetensors.torch import save_file
 
 from benchmarks._report import machine
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
+from onbeat_engine.fake import tokenizer
 from onbeat_engine.sampling_params import SamplingParams
 
 LOADS = ("decode", "saturation", "prefill")
-MARGIN = 1.15
-"""Arrivals of the decode load in D + P seconds: above 1, most steps have a prefill somewhere."""
+ARRIVALS = 0.75
+"""Of the decode load, for each rank in P seconds: less than the one that it could serve."""
+SHORT = 64
+"""Tokens of the prompts from which the length of all others is calculated."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,42 @@ class Result:
         return self.tokens / self.seconds
 
 
+Start = Callable[[EngineConfig], Awaitable[AsyncLLM]]
+
+
+def random_model(folder: Path) -> str:
+    """Write a Llama of random weights whose tokens are bytes; return where."""
+    hidden, wide, layers, heads, narrow = 512, 1024, 8, 8, 256
+    sizes = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": hidden,
+        "intermediate_size": wide, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "float32", "eos_token_id": 255,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(sizes), encoding="utf-8")
+    made = torch.Generator().manual_seed(0)
+
+    def matrix(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=made) / shape[-1] ** 0.5
+
+    tensors = {"model.embed_tokens.weight": matrix(256, hidden), "model.norm.weight": torch.ones(hidden)}
+    for index in range(layers):
+        name = f"model.layers.{index}"
+        tensors |= {
+            f"{name}.input_layernorm.weight": torch.ones(hidden),
+            f"{name}.post_attention_layernorm.weight": torch.ones(hidden),
+            f"{name}.self_attn.q_proj.weight": matrix(hidden, hidden),
+            f"{name}.self_attn.k_proj.weight": matrix(narrow, hidden),
+            f"{name}.self_attn.v_proj.weight": matrix(narrow, hidden),
+            f"{name}.self_attn.o_proj.weight": matrix(hidden, hidden),
+            f"{name}.mlp.gate_proj.weight": matrix(wide, hidden),
+            f"{name}.mlp.up_proj.weight": matrix(wide, hidden),
+            f"{name}.mlp.down_proj.weight": matrix(hidden, wide),
+        }
+    save_file(tensors, folder / "model.safetensors")
+    return str(folder)
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the value that `percent` of the values do not exceed."""
     return sorted(values)[min(len(values) - 1, int(len(values) * percent / 100))]
@@ -75,7 +119,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def prompt(number: int, length: int) -> list[int]:
     """Return a prompt that shares no block with another."""
     random_ = random.Random(number)
-    return [random_.randrange(100, 10_000) for _ in range(length)]
+    return [random_.randrange(250) for _ in range(length)]
 
 
 async def ask(engine: AsyncLLM, id: str, tokens: list[int], output: int) -> list[float]:
@@ -90,47 +134,46 @@ async def ask(engine: AsyncLLM, id: str, tokens: list[int], output: int) -> list
     return times
 
 
-async def calibrate(config: EngineConfig, length: int) -> tuple[float, float]:
-    """Return seconds of a step of decodes, four on each rank, and of a step with one prompt."""
-    engine = await AsyncLLM.from_config(config)
+async def calibrate(start: Start, config: EngineConfig, ratio: float) -> tuple[float, float, int]:
+    """Return seconds of a step of four decodes on each rank, and of a step with one prompt, and its length."""
+    engine = await start(config)
+    several = 4 * config.data_parallel_size
+
+    async def prefill(length: int) -> float:
+        first = []
+        for i in range(5):
+            asked, got = (await ask(engine, f"p{length}-{i}", prompt(-100 - i, length), 1))[:2]
+            first.append(got - asked)
+        return median(first)
+
     try:
-        several = 4 * config.data_parallel_size
-        await asyncio.gather(*(ask(engine, f"w{i}", prompt(-1 - i, length), 4) for i in range(several)))
+        await asyncio.gather(*(ask(engine, f"w{i}", prompt(-1 - i, SHORT), 4) for i in range(several)))
         runs = await asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, 8), 24) for i in range(several)))
         decode = median(b - a for times in runs for a, b in pairwise(times[8:]))
-        first = []
-        for i in range(3):
-            asked, got = (await ask(engine, f"p{i}", prompt(-100 - i, length), 1))[:2]
-            first.append(got - asked)
-        return decode, median(first)
+        length = max(8, round(SHORT * (ratio - 1) * decode / max(1e-3, await prefill(SHORT) - decode)))
+        length = min(length, (config.max_model_len or 0) - 32)
+        return decode, await prefill(length), length
     finally:
         await engine.shutdown()
 
 
-def loads(names: Sequence[str], decode: float, prefill: float, options: argparse.Namespace) -> list[Load]:
-    """Return the loads, with arrivals at random moments."""
+def loads(names: Sequence[str], step: float, length: int, options: argparse.Namespace) -> list[Load]:
+    """Return the loads, with arrivals at random moments.
+
+    Args:
+        step: seconds of a step with a prompt of `length` tokens.
+    """
     random_ = random.Random(options.seed)
-
-    def poisson(rate: float, count: int) -> tuple[float, ...]:
-        at, times = 0.0, []
-        for _ in range(count):
-            at += random_.expovariate(rate)
-            times.append(at)
-        return tuple(times)
-
+    at, times = 0.0, []
+    for _ in range(options.requests):
+        at += random_.expovariate(ARRIVALS * options.ranks / step)
+        times.append(at)
     known = {
-        "decode": lambda: Load(
-            "decode", poisson(MARGIN / (decode + prefill), options.requests), options.prompt, options.output
-        ),
-        "saturation": lambda: Load("saturation", (0.0,) * options.requests, options.prompt, options.output),
-        "prefill": lambda: Load(
-            "prefill",
-            poisson(1.6 / (prefill + 4 * decode), options.requests),
-            options.prompt,
-            max(2, options.prompt // 16),
-        ),
+        "decode": Load("decode", tuple(times), length, options.output),
+        "saturation": Load("saturation", (0.0,) * options.requests, length, options.output),
+        "prefill": Load("prefill", tuple(times), length, max(2, length // 16)),
     }
-    return [known[name]() for name in names]
+    return [known[name] for name in names]
 
 
 async def serve(engine: AsyncLLM, load: Load, result: Result) -> None:
@@ -154,12 +197,14 @@ async def serve(engine: AsyncLLM, load: Load, result: Result) -> None:
         result.violations += sum(new.violations.values()) - sum(old.violations.values())
 
 
-async def measure(config: EngineConfig, load: Load, intervals: Sequence[int], rounds: int) -> list[Result]:
+async def measure(
+    start: Start, config: EngineConfig, load: Load, intervals: Sequence[int], rounds: int
+) -> list[Result]:
     """Serve a load at each interval, `rounds` times in turn."""
     results = {interval: Result(interval) for interval in intervals}
     for _ in range(rounds):
         for interval, result in results.items():
-            engine = await AsyncLLM.from_config(replace(config, prefill_schedule_interval=interval))
+            engine = await start(replace(config, prefill_schedule_interval=interval))
             try:
                 for i in range(2 * config.data_parallel_size):
                     await ask(engine, f"warm-{i}", prompt(-200 - i, load.prompt), 4)
@@ -198,7 +243,7 @@ def table(load: Load, results: Sequence[Result], decode: float) -> Table:
     return shown
 
 
-async def run(options: argparse.Namespace, console: Console) -> int:
+async def run(options: argparse.Namespace, start: Start, console: Console) -> int:
     """Measure and print; 1 if an invariant was violated meanwhile."""
     config = EngineConfig(
         model=options.model,
@@ -206,27 +251,28 @@ async def run(options: argparse.Namespace, console: Console) -> int:
         device=options.device,
         moe_upcycle=options.experts,
         data_parallel_size=options.ranks,
-        max_model_len=options.prompt + options.output + 16,
+        max_model_len=options.max_model_len,
+        collective_timeout=300.0,
         max_num_batched_tokens=options.max_num_batched_tokens,
         enable_prefix_caching=False,
         num_gpu_blocks_override=options.blocks,
     )
     about = machine(os.getloadavg()[0], os.cpu_count() or 1)
-    decode, prefill = await calibrate(config, options.prompt)
+    decode, step, length = await calibrate(start, config, options.ratio)
     console.print(
         f"{about}{options.ranks} ranks; a step of 4 decodes on each: D = {1e3 * decode:.0f} ms; with one prompt "
-        f"of {options.prompt}: P = {1e3 * prefill:.0f} ms = {prefill / decode:.1f} D\n"
+        f"of {length}: P = {1e3 * step:.0f} ms = {step / decode:.1f} D\n"
     )
     told, violations = [], 0
-    for load in loads(options.loads, decode, prefill, options):
-        results = await measure(config, load, options.intervals, options.rounds)
+    for load in loads(options.loads, step, length, options):
+        results = await measure(start, config, load, options.intervals, options.rounds)
         console.print(table(load, results, decode))
         violations += sum(result.violations for result in results)
         told.append({"load": asdict(load), "results": [asdict(result) for result in results]})
     console.print(f"{violations} violations of invariants")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": about, "decode": decode, "prefill": prefill, "loads": told}, file)
+            json.dump({"machine": about, "decode": decode, "prefill": step, "loads": told}, file)
     return 1 if violations else 0
 
 
@@ -244,8 +290,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--experts", type=int, default=4, help="copies of each FFN; 0: the model has experts itself")
     parser.add_argument("--intervals", type=numbers, default=[1, 2, 4])
     parser.add_argument("--loads", type=lambda text: text.split(","), default=["decode"])
-    parser.add_argument("--prompt", type=int, default=128, help="tokens")
-    parser.add_argument("--output", type=int, default=32, help="tokens")
+    parser.add_argument("--random", action="store_true", help="a small model of random weights, with shorter steps")
+    parser.add_argument("--ratio", type=float, default=6.5, help="of a step with one prompt to a step of decodes")
+    parser.add_argument("--output", type=int, default=16, help="tokens")
+    parser.add_argument("--max-model-len", type=int, default=1024)
     parser.add_argument("--requests", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
@@ -255,7 +303,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.loads) - set(LOADS):
         parser.error(f"unknown loads {sorted(unknown)}; there are {', '.join(LOADS)}")
-    return asyncio.run(run(options, Console(width=120)))
+    console = Console(width=120)
+    if not options.random:
+        return asyncio.run(run(options, AsyncLLM.from_config, console))
+    with tempfile.TemporaryDirectory() as folder:
+        options.model = random_model(Path(folder))
+        return asyncio.run(run(options, partial(AsyncLLM.from_config, tokenizer=tokenizer()), console))
 
 
 if __name__ == "__main__":

@@ -130,8 +130,14 @@ class AsyncLLM:
         sent: list[str] = []
 
         def deliver(output: Output, rank: int) -> None:
-            if state.push(output, rank):
-                self._client.abort([output.id])  # a stop string: the rank knows only tokens
+            try:
+                stopped = state.push(output, rank)  # a stop string: the rank knows only tokens
+            except Exception as error:  # no fault of one request may reach the others of the step
+                log.exception("the output of request %r could not be read", request_id)
+                state.fail(output.id, f"its output could not be read: {type(error).__name__}: {error}")
+                stopped = True
+            if stopped:
+                self._client.abort([output.id])
             news.set()
 
         try:
@@ -356,6 +362,8 @@ class AsyncLLM:
                 await self._processes.restart(members)
             except OnbeatError as error:
                 log.error("ranks %s could not be started again: %s", members, error)
+            except Exception:  # as above, and whoever waits for it must not wait for ever
+                log.exception("ranks %s could not be started again", members)
             else:
                 self._client.joined(group, self._processes.infos[members[0]].epoch)
                 log.warning("ranks %s were started again", members)

@@ -130,6 +130,9 @@ class Inputs:
         self.sample_at = Buffer(max_rows, torch.int64, device)
         self._from = Buffer(max_rows, torch.int64, device)
         self._to = Buffer(max_rows, torch.int64, device)
+        self._sent = [torch.cuda.Event() for _ in range(2)] if device.type == "cuda" else []
+        """When the copies from each of the two sets of host arrays have ended: a step without samples is never
+        waited for, so that nothing else tells."""
 
     def fill(self, rows: Sequence[Row], previous: Any, step: int, pad_to: int = 0) -> Batch:
         """Lay out a step.
@@ -139,6 +142,9 @@ class Inputs:
             step: number of the step before, as in `RunnerState.last`.
             pad_to: add rows of one token that write and read scratch, up to so many rows (only to decodes).
         """
+        if self._sent:
+            self._sent.reverse()
+            self._sent[0].synchronize()
         ordered = sorted(rows, key=lambda row: row.num_tokens != 1)
         num_rows = max(len(ordered), pad_to)
         lengths = np.ones(num_rows, dtype=np.int64)
@@ -169,6 +175,8 @@ class Inputs:
         batch.padded = pad_to > 0
         if missing:
             self._patch(missing, previous)
+        if self._sent:
+            self._sent[0].record()
         return batch
 
     def _arrange(self, rows: list[Row], starts: Any, lengths: Any, tables: list[Any], num_decodes: int) -> Batch:

@@ -117,6 +117,8 @@ class EngineCore:
         self._over: list[EngineRequest] = []
         """Ended, but steps in flight may still speak of them."""
         self._asleep = False
+        self.failed = False
+        """It has ended though nobody wanted that."""
         self._sent: list[FromRank] = []
 
     # --- Messages ----------------------------------------------------------------------------------------------------
@@ -228,6 +230,8 @@ class EngineCore:
         if turn.kind == "idle":
             self._clock.idle()
             return False
+        if self._turns is not None:
+            self._turns.begins()
         agreement: Agreement | None = None
         if turn.vote is not None:
             agreement = self.exchange.exchange(turn.vote)
@@ -350,6 +354,7 @@ class EngineCore:
     def _end(self, why: str, *, expected: bool = False) -> None:
         """End this rank: everybody who waits for it is told why."""
         self.state, _ = lost(self.state, why)
+        self.failed = self.failed or not expected
         self.flights.clear()
         reason = FinishReason.ABORT if expected else FinishReason.ERROR
         for id in tuple(self.scheduler.requests):

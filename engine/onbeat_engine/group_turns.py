@@ -1,5 +1,7 @@
 """What one rank of a lock-step group says of its turns: to its trace, and to the front end, which watches the group."""
 
+import time
+
 from onbeat_engine.reporting import Reporter
 from onbeat_reference.recorder import Recorder
 from onbeat_reference.scheduler import Scheduler
@@ -21,6 +23,11 @@ class GroupTurns:
         self._recorder = recorder
         self._reporter = reporter
         self._number = 0
+        self._began = 0.0
+
+    def begins(self) -> None:
+        """A turn begins."""
+        self._began = time.monotonic()
 
     def steps(self, turn: Turn) -> None:
         """The scheduler's next step is this turn."""
@@ -36,7 +43,7 @@ class GroupTurns:
         """This turn went without the scheduler: an exchange, or a dummy."""
         lock = self._lock(turn, last)
         if self._recorder is not None:
-            self._recorder.took_part(lock)
+            self._recorder.took_part(lock, time.monotonic() - self._began)
         self._tell(lock, 0)
         self._number += 1
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from onbeat_spec.errors import ConfigError
@@ -62,7 +64,11 @@ class KVCache:
             return
         shape = self.shape
         size = (shape.num_layers, 2, self.num_blocks + 1, shape.num_kv_heads, shape.block_size, shape.head_dim)
-        data = torch.zeros(size, dtype=shape.dtype, device=self.device)
+        if self.device.type == "cpu":  # numpy's zeros take no memory until they are written to, torch's do
+            data = torch.from_numpy(np.zeros(prod(size) * shape.dtype.itemsize, dtype=np.uint8))
+            data = data.view(shape.dtype).view(size)
+        else:
+            data = torch.zeros(size, dtype=shape.dtype, device=self.device)
         self.layers = [(layer[0], layer[1]) for layer in data]
 
     def free(self) -> None:

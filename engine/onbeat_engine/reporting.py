@@ -53,6 +53,7 @@ class Reporter:
         """A request was read, and accepted."""
         self._read(request.num_prompt)
         self._counts["tokens"] += request.num_prompt
+        self._counts["prompts"] += request.num_prompt
 
     def refused(self, new: NewRequest, error: str, *, later: bool = False) -> None:
         """A request was read, and refused: nothing of it is kept (case B97)."""
@@ -153,7 +154,7 @@ class Reporter:
             steps=scheduler.num_steps,
             dummy_steps=self.dummies,
             held_steps=counts["held"],
-            prompt_tokens=counts["read_tokens"],
+            prompt_tokens=counts["prompts"],
             generation_tokens=counts["generated"],
             preemptions=counts["preemptions"],
             prefix_cache_queries=counts["queries"],

@@ -17,6 +17,9 @@ from onbeat_engine.sampling.logprobs import ROWS_AT_ONCE, prompt_logprobs
 from onbeat_engine.sampling.sampler import Sampled, Sampler
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
+MOST_MOE_ROWS = 256
+"""Beyond so many rows the experts wait for the device, which a graph cannot."""
+
 
 class Companions(Protocol):
     """The other ranks of a group that shares its experts."""
@@ -114,9 +117,9 @@ class ModelRunner:
             model.dtype,
             most_entries=config.max_num_seqs * self._most_blocks,
         )
-        if capture is None and self.device.type == "cuda" and not config.enforce_eager and companions is None:
-            capture = CudaCapture()
         self._capture = capture
+        eager = config.enforce_eager or companions is not None or not self._attention.capturable
+        self._cuda_graphs = self.device.type == "cuda" and not eager
         self._graphs = self._captured()
         self._steps = 0
         self._previous: Any = None
@@ -237,15 +240,26 @@ class ModelRunner:
     # Graphs.
 
     def _captured(self) -> DecodeGraphs | None:
-        if self._capture is None:
+        capture = self._capture or (CudaCapture() if self._cuda_graphs else None)
+        if capture is None:
             return None
+        model = self.model
+        most = min(self.config.max_num_seqs, MOST_MOE_ROWS) if model.config.is_moe else self.config.max_num_seqs
+        sizes = ladder(most)
         with torch.inference_mode():
-            return DecodeGraphs(ladder(self.config.max_num_seqs), self._padding_step, self._capture)
+            dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
+            logits = torch.zeros(sizes[-1], model.config.vocab_size, dtype=dtype, device=self.device)
+            return DecodeGraphs(sizes, lambda size: self._padding_step(logits[:size]), capture)
 
-    def _padding_step(self, size: int) -> Forward:
-        batch = self._inputs.fill([], None, -1, size)
+    def _padding_step(self, logits: Any) -> Forward:
+        """Lay out a step of padding alone; return what runs whatever is in the buffers then.
+
+        Args:
+            logits: where they go. One tensor serves all sizes, so that the graphs share the rest of their memory.
+        """
+        batch = self._inputs.fill([], None, -1, len(logits))
         self._attention.plan(batch)
-        return lambda: self.model.decoder.logits(self._forward(batch))
+        return lambda: logits.copy_(self.model.decoder.logits(self._forward(batch)))
 
     def _graph_size(self, rows: Sequence[Row]) -> int:
         """Rows of the graph that serves a step; 0: none."""

@@ -35,8 +35,8 @@ from onbeat_proofs.suite import run_suite, scenarios_for
 from onbeat_proofs.targets import where_raised
 from onbeat_proofs.text import STATEMENTS
 from onbeat_proofs.watchdog import GUARD, Hang
-from onbeat_proofs.workload import Arrival
 from onbeat_reference.watch import Watch
+from onbeat_reference.workload import Arrival
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotAScheduler, OnbeatError

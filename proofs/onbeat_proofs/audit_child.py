@@ -15,7 +15,7 @@ from onbeat_proofs.scenario import dump
 from onbeat_proofs.source import source_of
 from onbeat_proofs.targets import load_scheduler
 from onbeat_proofs.watchdog import GUARD, Guard, Journal
-from onbeat_proofs.workload import arrivals
+from onbeat_reference.workload import arrivals
 from onbeat_spec.errors import OnbeatError
 
 

@@ -85,7 +85,7 @@ def command(
     from onbeat_proofs.isolate import Job, audit_apart
     from onbeat_proofs.reports.folder import require_folder, write_findings
     from onbeat_proofs.targets import load_scheduler
-    from onbeat_proofs.workload import arrivals
+    from onbeat_reference.workload import arrivals
 
     written = outputs.Outputs({name.removesuffix("_file"): file for name, file in files.items()})
     if findings is not None:

@@ -14,7 +14,7 @@ from onbeat_proofs.audit_report import AuditReport
 from onbeat_proofs.prove import Proof, prove
 from onbeat_proofs.targets import load_scheduler
 from onbeat_proofs.theorem import FOR_ALL, Verdict
-from onbeat_proofs.workload import arrivals
+from onbeat_reference.workload import arrivals
 from onbeat_spec.catalogue import CATALOGUE, Invariant
 from onbeat_spec.policy import POLICIES
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from onbeat_proofs.workload import BLOCK_TOKENS, MAX_HASH, Arrival
 from onbeat_reference import Outputs, Request, Scheduler
+from onbeat_reference.workload import BLOCK_TOKENS, MAX_HASH, Arrival
 from onbeat_spec.cadence import clock_for
 from onbeat_spec.config import Config
 from onbeat_spec.errors import RequestRefused

@@ -68,7 +68,7 @@ class Recorder:
         self.lock: LockStep | None = None
         """The lock step that the next call of `schedule()` is; whoever drives the group sets it."""
         self._parts = Parts(scheduler)
-        self._began = time.time()
+        self._began = time.monotonic()
         self.writer = TraceWriter(options, rank, self._header)
 
     def __deepcopy__(self, memo: object) -> None:
@@ -76,7 +76,7 @@ class Recorder:
 
     def _header(self, run: str, part: int, lost: int) -> Header:
         scheduler, kind = self.scheduler, type(self.scheduler)
-        self._began = time.time()
+        self._began = time.monotonic()
         return Header(
             rank=self.rank,
             ranks=self.ranks,
@@ -87,7 +87,7 @@ class Recorder:
             run=run,
             part=part,
             next_step=scheduler.num_steps,
-            started=round(self._began, 3),
+            started=round(time.time(), 3),
             software=self.software,
             any_flag=self.any_flag,
             lost=lost,
@@ -100,14 +100,13 @@ class Recorder:
         before, after = self._parts.around(step)
         whole = step.index % self.audit_every == 0 or not scheduler.requests
         lock, self.lock = self.lock, None
-        now = round(time.time() - self._began, 3)
         self.writer.write(
-            StepRecord(step, before, after, observe(scheduler) if whole else None, scheduler.paused, lock, now)
+            StepRecord(step, before, after, observe(scheduler) if whole else None, scheduler.paused, lock, self._now())
         )
 
-    def took_part(self, lock: LockStep) -> None:
-        """The rank took part in a lock step without scheduling anything."""
-        self.writer.write(Idle(lock))
+    def took_part(self, lock: LockStep, took: float = 0.0) -> None:
+        """The rank took part in a lock step without scheduling anything; in seconds, how long that `took`."""
+        self.writer.write(Idle(lock, self._now(), round(took, 5)))
 
     def updated(self, step: Step, outputs: Outputs) -> None:
         """Outputs of a step were delivered."""
@@ -115,12 +114,15 @@ class Recorder:
         tokens = {id: count for id in step.scheduled if (count := len(delivered.get(id, ()))) != 1}
         tokens.update((id, len(got)) for id, got in delivered.items() if id not in step.scheduled)
         finished = {r.id: "error" if r.finish_reason is None else r.finish_reason.value for r in outputs.finished}
-        self.writer.write(Update(step.index, tokens, finished))
+        self.writer.write(Update(step.index, tokens, finished, self._now()))
 
     def noticed(self, what: NoticeKind, id: str, known: bool, before: State, after: State) -> None:
         """A request was aborted, or its load ended; these were the sums around it."""
         told = not known and before != after
         self.writer.write(Notice(what, id, known, before if told else None, after if told else None))
+
+    def _now(self) -> float:
+        return round(time.monotonic() - self._began, 5)
 
     def sums(self) -> State:
         """Return a state that lists nobody: enough to see whether a late notice did anything."""

@@ -64,7 +64,7 @@ class StepRecord:
     lock: LockStep | None = None
     """The lock step of the group that this was."""
     time: float = 0.0
-    """Seconds since the file was begun."""
+    """When it was scheduled, in seconds since the file was begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,10 @@ class Idle:
     """A lock step in which this rank took part without scheduling anything."""
 
     lock: LockStep
+    time: float = 0.0
+    """When it ended, in seconds since the file was begun; 0: not recorded."""
+    took: float = 0.0
+    """Seconds that it lasted; 0: not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Update:
     """Tokens delivered, for each request to which the step did not bring exactly one."""
     finished: Mapping[str, str] = field(default_factory=dict)
     """Who ended by it, and why."""
+    time: float = 0.0
+    """When they came, in seconds since the file was begun; 0: not recorded."""
 
 
 @dataclass(frozen=True, slots=True)

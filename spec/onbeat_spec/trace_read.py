@@ -257,8 +257,15 @@ def _read_step(packed: dict[str, Any], config: Config) -> StepRecord:
 
 def _read_update(keys: Keys) -> Update:
     return Update(
-        keys.take("update", integer), keys.take("tokens", counts, {}), keys.take("finished", map_of(string), {})
+        keys.take("update", integer),
+        keys.take("tokens", counts, {}),
+        keys.take("finished", map_of(string), {}),
+        keys.take("t", number, 0.0),
     )
+
+
+def _read_idle(keys: Keys) -> Idle:
+    return Idle(keys.take("idle", _read_lock), keys.take("t", number, 0.0), keys.take("took", number, 0.0))
 
 
 def _read_notice(keys: Keys) -> Notice:
@@ -278,8 +285,8 @@ def _read_pause(keys: Keys) -> Pause:
 
 
 _OTHERS: dict[str, tuple[Callable[[Keys], Record], tuple[str, ...]]] = {
-    "idle": (lambda keys: Idle(keys.take("idle", _read_lock)), ("idle",)),
-    "update": (_read_update, ("update", "tokens", "finished")),
+    "idle": (_read_idle, ("idle", "t", "took")),
+    "update": (_read_update, ("update", "tokens", "finished", "t")),
     "accepted": (
         lambda keys: Accepted(
             keys.take("accepted", string), keys.take("num_prompt", integer), keys.take("limit", integer)

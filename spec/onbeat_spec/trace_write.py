@@ -168,6 +168,17 @@ def _update(update: Update) -> Json:
         packed["tokens"] = dict(update.tokens)
     if update.finished:
         packed["finished"] = dict(update.finished)
+    if update.time:
+        packed["t"] = update.time
+    return packed
+
+
+def _idle(idle: Idle) -> Json:
+    packed: Json = {"idle": _lock(idle.lock)}
+    if idle.time:
+        packed["t"] = idle.time
+    if idle.took:
+        packed["took"] = idle.took
     return packed
 
 
@@ -183,7 +194,7 @@ def _notice(notice: Notice) -> Json:
 
 _OTHERS: dict[type, Callable[[Any], Json]] = {
     Header: _header,
-    Idle: lambda each: {"idle": _lock(each.lock)},
+    Idle: _idle,
     Update: _update,
     Accepted: lambda each: {"accepted": each.id, "num_prompt": each.num_prompt, "limit": each.limit},
     Refused: lambda each: {"refused": each.id, "num_prompt": each.num_prompt},

@@ -167,7 +167,8 @@ def test_an_eviction_is_seen_as_it_happens(folder: Path) -> None:
     assert (record.step.throttle, record.step.hold, record.step.evictions) == (True, True, [Eviction("b", "a", 2)])
     assert (record.before.running, record.after.waiting) == (("b", "a"), ("b",))
     assert record.whole is not None
-    assert update == Update(0)
+    assert isinstance(update, Update)
+    assert update == Update(0, time=update.time)
 
 
 def test_events(folder: Path) -> None:

@@ -16,8 +16,8 @@ from onbeat_proofs.scenario import load_path, load_text
 from onbeat_proofs.scopes import SCOPES
 from onbeat_proofs.signature import Misfit
 from onbeat_proofs.suite import scenarios_for, suite_path
-from onbeat_proofs.workload import Arrival
 from onbeat_reference import Scheduler
+from onbeat_reference.workload import Arrival
 from onbeat_spec.errors import NotAScheduler, ScenarioError
 from onbeat_spec.records import Step
 from tests.proofs import broken, broken_rules

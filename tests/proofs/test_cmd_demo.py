@@ -14,8 +14,8 @@ from onbeat_proofs.audit import audit
 from onbeat_proofs.audit_report import AuditReport
 from onbeat_proofs.prove import Proof
 from onbeat_proofs.theorem import FOR_ALL, Verdict
-from onbeat_proofs.workload import Arrival, builtin
 from onbeat_reference import Scheduler
+from onbeat_reference.workload import Arrival, builtin
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.errors import WorkloadError
 from onbeat_spec.policy import POLICIES

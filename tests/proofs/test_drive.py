@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from onbeat_proofs.drive import DEPLOYMENT, Percentiles, drive, percentiles, step_seconds
-from onbeat_proofs.workload import Arrival, builtin
 from onbeat_reference import Outputs, Request, Scheduler
+from onbeat_reference.workload import Arrival, builtin
 from onbeat_spec.config import Config
 from onbeat_spec.errors import ConfigError
 from onbeat_spec.records import Step, Violation

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ def test_events_between_steps(tmp_path: Path) -> None:
     made.resume()
     made.reset_prefix_cache()
     assert made.recorder is not None
-    made.recorder.took_part(LockStep(7, 1, ("all_gather",)))
+    made.recorder.took_part(LockStep(7, 1, ("all_gather",)), 0.25)
     made.recorder.lock = LockStep(8, 2)
     turn(made)
     a = made.requests["a"]
@@ -134,14 +135,17 @@ def test_events_between_steps(tmp_path: Path) -> None:
     read = list(records(tmp_path))
     steps = [each for each in read if isinstance(each, StepRecord)]
     assert [each.lock for each in steps] == [None, LockStep(8, 2)]
-    assert [each for each in read if not isinstance(each, StepRecord)] == [
+    timed = [each for each in read if isinstance(each, Update | Idle)]
+    assert all(0 < each.time < 60 for each in timed)
+    untimed = [replace(each, time=0.0) if isinstance(each, Update | Idle) else each for each in read]
+    assert [each for each in untimed if not isinstance(each, StepRecord)] == [
         Accepted("a", 8, 24),
         Refused("huge", 64),
         Update(0),
         Pause("all"),
         Pause(None),
         Reset(("a",)),
-        Idle(LockStep(7, 1, ("all_gather",))),
+        Idle(LockStep(7, 1, ("all_gather",)), took=0.25),
         Update(1),
         Notice("abort", "a"),
         Notice("abort", "a", known=False),

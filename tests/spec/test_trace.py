@@ -69,6 +69,7 @@ def states(draw: Callable[[Any], Any], others: State | None = None) -> State:
     )  # fmt: skip
 
 
+TIMES = st.sampled_from([0.0, 1.5])
 LOCKS = st.builds(LockStep, INTS, st.none() | INTS, st.none() | TUPLES, st.none() | st.booleans())
 
 
@@ -85,7 +86,7 @@ def steps(draw: Callable[[Any], Any]) -> StepRecord:
     after = draw(states())
     before = after if draw(st.booleans()) else draw(states(after))
     whole = None if draw(st.booleans()) else draw(states(after))
-    paused, time = draw(st.sampled_from([None, "new", "all"])), draw(st.sampled_from([0.0, 1.5]))
+    paused, time = draw(st.sampled_from([None, "new", "all"])), draw(TIMES)
     return StepRecord(step, before, after, whole, paused, draw(st.none() | LOCKS), time)
 
 
@@ -99,8 +100,8 @@ def notices(draw: Callable[[Any], Any]) -> Notice:
 
 RECORDS: st.SearchStrategy[Record] = st.one_of(
     steps(),
-    st.builds(Idle, LOCKS),
-    st.builds(Update, INTS, COUNTS, st.dictionaries(IDS, IDS, max_size=2)),
+    st.builds(Idle, LOCKS, TIMES, TIMES),
+    st.builds(Update, INTS, COUNTS, st.dictionaries(IDS, IDS, max_size=2), TIMES),
     st.builds(Accepted, IDS, INTS, INTS),
     st.builds(Refused, IDS, INTS),
     notices(),

@@ -19,6 +19,9 @@ Name = Literal["auto", "flashinfer", "triton", "sdpa"]
 class Backend(Protocol):
     """Attends for one rank, step after step."""
 
+    capturable: bool
+    """What a CUDA graph recorded of it holds for any later step of as many rows that was planned."""
+
     def plan(self, batch: Batch) -> None:
         """Prepare for a step: whatever is the same for all its layers."""
         ...

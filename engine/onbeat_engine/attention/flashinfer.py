@@ -16,6 +16,8 @@ LAYOUT = "HND"
 class FlashInferAttention:
     """FlashInfer, for 16-bit types on CUDA. Decodes use its tensor-core kernels, which serve any group size."""
 
+    capturable = True
+
     def __init__(self, kv: KVCache, num_heads: int, dtype: Any, most_entries: int) -> None:
         self.kv = kv
         self.num_heads = num_heads
@@ -28,10 +30,13 @@ class FlashInferAttention:
         """One decode wrapper for each captured size: a graph knows the addresses of its wrapper's buffers."""
         self._decode: Any = self._eager
         self._batch: Batch | None = None
+        self._planned = torch.cuda.Event()
+        """The wrappers copy their plans from pinned memory of their own, which the next plan overwrites."""
 
     def plan(self, batch: Batch) -> None:
         """Plan the decodes and the chunks."""
         self._batch = batch
+        self._planned.synchronize()
         size, decodes = self.kv.shape.block_size, batch.num_decodes
         starts = torch.from_numpy(batch.host_table_starts.copy())
         last = torch.from_numpy((batch.host_kv_lens - 1) % size + 1)
@@ -46,6 +51,7 @@ class FlashInferAttention:
             from_here = starts[decodes:] - starts[decodes]
             table = batch.table[int(starts[decodes]) :]
             self._prefill.plan(queries, from_here, table, last[decodes:], *sizes, causal=True, **types)
+        self._planned.record()
 
     def __call__(self, layer: int, q: Any, k: Any, v: Any) -> Any:
         """See `Backend`."""

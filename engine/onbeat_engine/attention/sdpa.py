@@ -69,13 +69,13 @@ def lay_out(table_starts: Any, table: Any, kv_lens: Any, block_size: int, device
     order, again = order[once], order[~once]
     ids = ids[once]
     breaks = np.flatnonzero(np.diff(ids) > 1 + WIDEST_GAP) + 1
+    firsts, lasts = np.append(0, breaks), np.append(breaks, len(ids))
+    long = lasts - firsts >= SHORTEST_RUN
     parts: list[Part] = []
-    owners, cells, rest, at = [], [], [again], 0
-    for run, run_ids in zip(np.split(order, breaks), np.split(ids, breaks), strict=True):
+    owners, cells, at = [], [], 0
+    for first, last in zip(firsts[long], lasts[long], strict=True):
+        run, run_ids = order[first:last], ids[first:last]
         low, high = int(run_ids[0]), int(run_ids[-1]) + 1
-        if len(run) < SHORTEST_RUN:
-            rest.append(run)
-            continue
         run_owners = np.full(high - low, num_rows)
         run_cells = np.zeros(high - low, dtype=np.int64)
         run_owners[run_ids - low], run_cells[run_ids - low] = owner[run], cell[run]
@@ -83,7 +83,7 @@ def lay_out(table_starts: Any, table: Any, kv_lens: Any, block_size: int, device
         cells.append(run_cells)
         parts.append(Part(at, at + high - low, slice(low, high)))
         at += high - low
-    left = np.concatenate(rest)
+    left = np.concatenate((again, order[np.repeat(~long, lasts - firsts)]))
     if len(left):
         owners.append(owner[left])
         cells.append(cell[left])
@@ -119,6 +119,8 @@ class Chunk:
 
 class SdpaAttention:
     """Torch's operators; on any device, in any floating type."""
+
+    capturable = False
 
     def __init__(self, kv: KVCache, num_heads: int) -> None:
         self.kv = kv

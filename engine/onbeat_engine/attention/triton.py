@@ -14,6 +14,8 @@ from onbeat_spec.errors import ConfigError
 class TritonAttention:
     """Our kernels: on CUDA, or on a CPU in Triton's interpreter."""
 
+    capturable = True
+
     def __init__(self, kv: KVCache, num_heads: int) -> None:
         if kv.shape.dtype.itemsize > 4:
             raise ConfigError(f"attention_backend 'triton' serves no {kv.shape.dtype}; use 'auto' or 'sdpa'")

@@ -112,7 +112,10 @@ class LocalExperts:
     def _all_at_once(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Run every token through every expert held, and weigh those that were not chosen with 0."""
         held = self._stacked[layer]
-        scale = weights.new_zeros(x.shape[0], self.num_experts).scatter_add_(1, ids, weights)[:, self.lo : self.hi]
+        count = self.hi - self.lo
+        local = ids - self.lo
+        local = local.masked_fill((local < 0) | (local >= count), count)  # a column more, which is dropped
+        scale = weights.new_zeros(x.shape[0], count + 1).scatter_add_(1, local, weights)[:, :count]
         gate, up = torch.matmul(x, held.gate_up.transpose(1, 2)).chunk(2, dim=-1)
         y = torch.bmm(F.silu(gate) * up, held.down.transpose(1, 2))
         return torch.einsum("te,eth->th", scale, y.to(scale.dtype)).to(x.dtype)

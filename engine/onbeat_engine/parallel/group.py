@@ -6,7 +6,6 @@ vote, and `protocol.tally` says what they come to. They stay on the host, whatev
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.parallel.memory import Memory
-from onbeat_engine.parallel.place import LOOPBACK, Place, Shared, agree, machine, meet
+from onbeat_engine.parallel.place import Place, Shared, agree, interface_towards, machine, meet
 from onbeat_engine.parallel.transport import Gloo, Nccl, Transport
 from onbeat_spec.protocol import Agreement, Settings, Vote, tally
 
@@ -195,13 +194,13 @@ def _alive(peer: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _gloo_interface(host: str) -> Iterator[None]:
-    """Make gloo use the loopback interface where the group meets there; else it picks one by the machine's name."""
+    """Make gloo use the interface that leads to where the group meets; else it picks one by this machine's name."""
     name = "GLOO_SOCKET_IFNAME"
-    loopback = [one for _, one in socket.if_nameindex() if one.startswith("lo")]
-    if host != LOOPBACK or name in os.environ or not loopback:
+    found = interface_towards(host) if name not in os.environ else None
+    if found is None:
         yield
         return
-    os.environ[name] = loopback[0]
+    os.environ[name] = found
     try:
         yield
     finally:

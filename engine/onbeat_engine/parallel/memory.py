@@ -1,7 +1,7 @@
 """Ranks on one machine: tensors in shared memory, words and signals through Unix sockets.
 
 On a CPU a layer's exchange is a few kilobytes, and gloo's threads cost more than the copy: 350 microseconds for an
-expert layer of two ranks, against some 50 here (benchmarks/collectives.py). A rank that dies closes its sockets, so it
+expert layer of two ranks, against 150 here (benchmarks/coordination.py). A rank that dies closes its sockets, so it
 is missed at once, and by name. Memory and sockets have no names that outlive the processes: nothing can leak.
 """
 

@@ -1,8 +1,10 @@
 """Where the ranks of a group meet, and what they make sure of before they begin."""
 
+import contextlib
 import json
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +19,8 @@ Shared = Mapping[str, str | int | float | list[int] | None]
 """What must be the same on every rank, by name."""
 
 LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
+"""Asks Linux for the address of an interface."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,21 @@ def machine() -> str:
     except OSError:
         return socket.gethostname()
     return f"{socket.gethostname()}/{boot}/{spaces[0]}/{spaces[1]}"
+
+
+def interface_towards(host: str) -> str | None:
+    """Name the network interface through which packets to a host leave; None: it cannot be told."""
+    with contextlib.suppress(OSError, ImportError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        import fcntl  # noqa: PLC0415  not on every system
+
+        probe.connect((host, 9))  # sends nothing
+        address = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                said = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if said[20:24] == address:
+                    return name
+    return None
 
 
 def meet(place: Place, timeout: float) -> Any:

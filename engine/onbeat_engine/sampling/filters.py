@@ -27,8 +27,7 @@ def keep_top_k(logits: Any, rows: Any, k: Any, most: int) -> None:
     """
     if logits.is_cuda:
         part = logits[rows]
-        threshold = part.topk(most, dim=-1).values.gather(1, k[:, None] - 1)
-        logits[rows] = part.masked_fill_(part < threshold, -torch.inf)
+        logits[rows] = part.masked_fill_(part < top_k_thresholds(part, k, most), -torch.inf)
         return
     for row, count in zip(rows.tolist(), k.tolist(), strict=True):
         one = logits[row]
@@ -58,14 +57,24 @@ def keep_top_p(weights: Any, rows: Any, top_p: Any) -> None:
     """
     if weights.is_cuda:
         part = weights[rows]
-        ordered = part.sort(dim=-1, descending=True).values
-        sums = ordered.cumsum(-1, dtype=torch.float64)
-        last = torch.searchsorted(sums, top_p[:, None] * sums[:, -1:]).clamp_(max=ordered.shape[-1] - 1)
-        weights[rows] = part.masked_fill_(part < ordered.gather(1, last), 0.0)
+        weights[rows] = part.masked_fill_(part < top_p_thresholds(part, top_p), 0.0)
         return
     for row, share in zip(rows.tolist(), top_p.tolist(), strict=True):
         one = weights[row]
         one.masked_fill_(one < _top_p_threshold(one.numpy(), share), 0.0)
+
+
+def top_k_thresholds(logits: Any, k: Any, most: int) -> Any:
+    """Return [n, 1]: the k-th largest of each row; the way without the host."""
+    return logits.topk(most, dim=-1).values.gather(1, k[:, None] - 1)
+
+
+def top_p_thresholds(weights: Any, top_p: Any) -> Any:
+    """Return [n, 1]: the weight of the least likely token that is kept; the way without the host."""
+    ordered = weights.sort(dim=-1, descending=True).values
+    sums = ordered.cumsum(-1, dtype=torch.float64)
+    last = torch.searchsorted(sums, top_p[:, None] * sums[:, -1:]).clamp_(max=ordered.shape[-1] - 1)
+    return ordered.gather(1, last)
 
 
 def _top_p_threshold(weights: Any, share: float) -> float:
@@ -78,7 +87,8 @@ def _top_p_threshold(weights: Any, share: float) -> float:
     ordered = np.sort(weights)
     lowest = int(np.searchsorted(ordered, total * (1.0 - share) / weights.size * 0.999))
     ordered = ordered[lowest:][::-1]
-    last = int(np.searchsorted(np.cumsum(ordered, dtype=np.float64), share * total))
+    sums = torch.from_numpy(ordered.copy()).cumsum(0, dtype=torch.float64).numpy()
+    last = int(np.searchsorted(sums, share * total))
     return float(ordered[min(last, ordered.size - 1)]) if ordered.size else 0.0
 
 

@@ -4,6 +4,7 @@ xgrammar is imported when the first structured request comes: it is an extra.
 """
 
 import json
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from onbeat_engine.errors import BadRequest
+from onbeat_engine.sampling.schemas import check_schema
 from onbeat_engine.sampling.transfer import to_device
 from onbeat_engine.sampling_params import StructuredOutput
 from onbeat_spec.errors import ProtocolMisuse
@@ -84,7 +86,8 @@ class Grammars:
         """Compile; the front end does so before it takes a request.
 
         Raises:
-            BadRequest: xgrammar is not installed, or the schema is none, or is none that xgrammar knows.
+            BadRequest: xgrammar is not installed, the model has no end token, or the schema is none, or is one that a
+                grammar cannot keep (`schemas`).
         """
         self._compiled(structured)
 
@@ -134,6 +137,7 @@ class Grammars:
     def _compiled(self, structured: StructuredOutput) -> Any:
         # In strict mode a schema that names no properties would allow none.
         schema, strict = ({"type": "object"}, False) if structured.json_object else (structured.json_schema, True)
+        check_schema(schema)
         try:
             text = json.dumps(schema)
         except (TypeError, ValueError, RecursionError) as error:
@@ -147,8 +151,7 @@ class Grammars:
             try:
                 return self._compiler.compile_json_schema(text, strict_mode=strict)
             except (RuntimeError, ValueError, TypeError) as error:
-                reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-                raise BadRequest(f"the JSON schema cannot be used: {reason}", "response_format") from None
+                raise BadRequest(f"the JSON schema cannot be used: {_reason(error)}", "response_format") from None
 
     def _load(self) -> None:
         if self._compiler is not None:
@@ -161,8 +164,16 @@ class Grammars:
             ) from None
         vocabulary = self._vocabulary()
         self._ends = sorted(id for id in vocabulary.eos_token_ids if id < self._vocab_size)
+        if not self._ends:
+            raise BadRequest("structured output needs an end token, and the model has none", "response_format")
         info = xgrammar.TokenizerInfo(
             list(vocabulary.pieces[: self._vocab_size]), vocab_size=self._vocab_size, stop_token_ids=self._ends
         )
         self._xgrammar = xgrammar
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=2, cache_limit_bytes=CACHE_BYTES)
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error of xgrammar says, without the place in its source."""
+    lines = str(error).strip().splitlines()
+    return re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", lines[0]) if lines else type(error).__name__

@@ -4,12 +4,17 @@ Whether a kernel is interpreted is settled when Triton is first imported, so `te
 process of their own.
 """
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from onbeat_engine.attention.triton import TritonAttention
 from onbeat_engine.attention.triton_decode import splits_for
+from onbeat_engine.config import EngineConfig
 from tests.engine.attention.cases import case, error
+from tests.engine.models import tiny
+from tests.engine.steps import drive, load_model, request, runner
 
 torch.set_num_threads(1)
 
@@ -62,6 +67,29 @@ def test_what_lies_behind_a_request_is_not_read() -> None:
         for row in step.batch.rows:
             cache[row.blocks[-1], :, (row.start + row.num_tokens) % 16 :] = torch.nan
     assert error(step, TritonAttention(step.kv, 6)) < 2e-6
+
+
+def test_a_whole_model(tmp_path: Path) -> None:
+    """The tokens of a run with chunks, one step ahead, in a tight pool are those of torch's operators."""
+    tiny.llama(tmp_path, num_attention_heads=6, num_key_value_heads=2)
+    found = []
+    for backend, budget, blocks in (("sdpa", 64, 64), ("triton", 12, 13)):
+        config = EngineConfig(
+            model=str(tmp_path),
+            dtype="float32",
+            attention_backend=backend,  # type: ignore[arg-type]  # one of its names
+            max_num_seqs=3,
+            max_num_batched_tokens=budget,
+            num_gpu_blocks_override=blocks,
+            block_size=4,
+            async_scheduling=backend == "triton",
+        )
+        requests = [request(str(i), [(7 * i + j) % 300 for j in range(9 + 7 * i)], 6) for i in range(3)]
+        ours = runner(load_model(config), config)
+        run = drive(ours, config, {0: requests}, num_blocks=blocks)
+        found.append(run.tokens)
+    assert run.preemptions
+    assert found[0] == found[1]
 
 
 def test_splits_fill_the_processors() -> None:

@@ -128,6 +128,14 @@ def _shards(spoil: Callable[[Path], object]) -> Callable[[Path], object]:
 
 
 INDEX = "model.safetensors.index.json"
+
+
+def _astray(folder: Path) -> None:
+    """List a file that exists, but is reached by leaving the folder."""
+    listed = {"weight_map": {"a": f"../{folder.name}/config.json"}}
+    (folder / INDEX).write_text(json.dumps(listed))
+
+
 Q = "model.layers.1.self_attn.q_proj.weight"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no-weights": (lambda folder: (folder / "model.safetensors").unlink(), "holds no \\*.safetensors file"),
@@ -156,10 +164,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         _shards(lambda folder: (folder / "model-00002-of-00002.safetensors").unlink()),
         "lists 'model-00002-of-00002.safetensors', which is no file of that folder",
     ),
-    "astray": (
-        _shards(lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "../a.safetensors"}}')),
-        "lists '../a.safetensors', which is no file of that folder",
-    ),
+    "astray": (_shards(_astray), "lists '../.*/config.json', which is no file of that folder"),
     "no-map": (_shards(lambda folder: (folder / INDEX).write_text("{}")), "has no weight_map"),
     "lost": (
         _shards(

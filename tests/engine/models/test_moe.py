@@ -89,6 +89,7 @@ def test_choices_nobody_made_add_nothing() -> None:
     """A padded row carries expert -1, or one beyond the last."""
     x, ids, weights = choices(3)
     ids[1], ids[2] = -1, 5
-    found = held(0, 5)(7, x, ids, weights)
-    assert found[0].abs().sum() > 0
-    assert not found[1:].any()
+    experts = held(0, 5)
+    for found in (experts(7, x, ids, weights), experts._all_at_once(7, x, ids, weights)):
+        assert found[0].abs().sum() > 0
+        assert not found[1:].any()

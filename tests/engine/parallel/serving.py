@@ -1,6 +1,7 @@
 """Engine ranks in processes of a test: real models, real groups, requests that come from a log."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from onbeat_engine.build import build
@@ -42,20 +43,22 @@ class Ran:
     held: int = 0
 
 
-def events(size: int, seed: int) -> list[list[LogEntry]]:
+def events(
+    size: int, seed: int, prompts: Mapping[str, list[int]] = PROMPTS, length: int = LENGTH
+) -> list[list[LogEntry]]:
     """By rank, the log of a group whose requests arrive at random ranks, with a pause in between."""
     random_ = random.Random(seed)
     front = protocol.Front(tuple(range(size)))
     log: list[list[LogEntry]] = [[] for _ in range(size)]
-    for number, (id, prompt) in enumerate(PROMPTS.items()):
+    for number, (id, prompt) in enumerate(prompts.items()):
         steps = [protocol.request(front, random_.randrange(size))]
-        if number == len(PROMPTS) // 2:
+        if number == len(prompts) // 2:
             paused = protocol.pause(steps[0][0], "keep")
             steps += [paused, protocol.resume(paused[0])]
         front = steps[-1][0]
         for _, sent in steps:
             for rank, event in sent:
-                new = NewRequest(id=id, prompt=prompt, params=SamplingParams(temperature=0.0), max_tokens=LENGTH)
+                new = NewRequest(id=id, prompt=prompt, params=SamplingParams(temperature=0.0), max_tokens=length)
                 here = new if event.kind == "request" else None
                 log[rank].append(LogEntry(number=event.number, kind=event.kind, mode=event.mode, request=here))
     return log
@@ -103,5 +106,4 @@ def take(core: EngineCore, ran: Ran) -> None:
 
 
 def differently(place: Place, config: EngineConfig) -> Ran:
-    change = {"block_size": 8} if place.rank else {}
-    return serve(place, replace(config, **change), events(2, 0), 0, False)
+    return serve(place, replace(config, block_size=8) if place.rank else config, events(2, 0), 0, False)

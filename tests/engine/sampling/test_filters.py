@@ -57,24 +57,38 @@ def test_like_transformers(seed: int, k: int, share: float, least: float) -> Non
     assert torch.equal(weights > 0, theirs > -torch.inf)
 
 
-def test_summing_some_is_summing_all() -> None:
-    """Only what can matter is summed up; the threshold is that of summing everything."""
+def test_host_and_device_agree() -> None:
+    """On a CPU only what can matter is summed up; the thresholds are those of the way without the host."""
     generator = torch.Generator().manual_seed(1)
     for scale in (0.01, 1.0, 10.0):
         weights = (torch.randn(4, 500, generator=generator) * scale).exp()
         shares = torch.tensor([0.1, 0.5, 0.9, 0.999], dtype=torch.float64)
-        ordered = weights.sort(dim=-1, descending=True).values
-        sums = ordered.double().cumsum(-1)
-        count = (sums < shares[:, None] * sums[:, -1:]).sum(-1, keepdim=True)
-        expected = weights.masked_fill(weights < ordered.gather(1, count), 0.0)
-        filters.keep_top_p(weights, rows(0, 1, 2, 3), shares)
+        thresholds = filters.top_p_thresholds(weights, shares)
+        expected = weights.masked_fill(weights < thresholds, 0.0)
+        kept = weights.clone()
+        filters.keep_top_p(kept, rows(0, 1, 2, 3), shares)
+        assert torch.equal(kept, expected)
+        counts = torch.tensor([1, 2, 77, 500])
+        expected = weights.masked_fill(weights < filters.top_k_thresholds(weights, counts, 500), -torch.inf)
+        filters.keep_top_k(weights, rows(0, 1, 2, 3), counts, 500)
         assert torch.equal(weights, expected)
+        assert (weights > -torch.inf).sum(-1).tolist() == counts.tolist()
 
 
 def test_choice_by_hand() -> None:
     weights = torch.tensor([[0.0, 1.0, 0.0, 3.0]]).expand(6, 4)
     noise = torch.tensor([0.0, 0.2499, 0.25, 0.26, 0.9, 1 - 2.0**-52], dtype=torch.float64)
     assert filters.choose(weights, noise).tolist() == [1, 1, 3, 3, 3, 3]
+
+
+def test_roundings_choose_nothing_without_weight() -> None:
+    """Small weights are lost one by one beside a large one, and are not when they are summed up among themselves."""
+    weights = torch.zeros(1, filters.BLOCK)
+    weights[0, 1:400] = 2.0**-54
+    weights[0, 0] = 1.0
+    assert weights.sum(dtype=torch.float64) > weights.cumsum(-1, dtype=torch.float64)[0, -1]
+    chosen = filters.choose(weights, torch.tensor([1 - 2.0**-52], dtype=torch.float64))
+    assert weights[0, chosen] > 0
 
 
 def test_choice_in_blocks() -> None:

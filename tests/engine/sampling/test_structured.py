@@ -11,9 +11,10 @@ from onbeat_engine.errors import BadRequest
 from onbeat_engine.sampling.sampler import Sampler
 from onbeat_engine.sampling.structured import MAX_SCHEMA_CHARS, Grammars
 from onbeat_engine.sampling_params import StructuredOutput
+from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_spec.errors import ProtocolMisuse
 from tests.engine.sampling.helpers import request
-from tests.engine.text.tiny import tiny
+from tests.engine.text.tiny import backend, tiny
 
 V = 270  # the model's, larger than the tokenizer's 264
 END = 257
@@ -107,19 +108,30 @@ def test_bad_schemas(grammars: Grammars, schema: dict[str, Any], message: str) -
     assert caught.value.param == "response_format"
 
 
-def test_deep_schema(grammars: Grammars) -> None:
-    schema: dict[str, Any] = {}
+def test_deep_value(grammars: Grammars) -> None:
+    value: list[Any] = []
     for _ in range(100_000):
-        schema = {"not": schema}
+        value = [value]
     with pytest.raises(BadRequest, match="cannot be written as JSON"):
-        grammars.check(StructuredOutput(json_schema=schema))
-    while schema:  # taken apart from outside, or freeing it would go as deep
-        schema = schema["not"]
+        grammars.check(StructuredOutput(json_schema={"const": value}))
+    while value:  # taken apart from outside, or freeing it would go as deep
+        value = value[0]
+
+
+def test_reason_has_no_source_line(grammars: Grammars) -> None:
+    with pytest.raises(BadRequest, match=r"cannot be used: Circular \$ref"):
+        grammars.check(StructuredOutput(json_schema={"$ref": "#"}))
 
 
 def test_good_schemas(grammars: Grammars) -> None:
     grammars.check(OBJECT)
     grammars.check(StructuredOutput(json_schema=SCHEMA))
+
+
+def test_no_end_token() -> None:
+    pytest.importorskip("xgrammar")
+    with pytest.raises(BadRequest, match="needs an end token, and the model has none"):
+        Grammars(lambda: Tokenizer(backend()), V).check(OBJECT)
 
 
 def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The tokenizer: there and back, limits, special tokens."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,10 @@ TEXTS = [
 ]
 
 
+@pytest.mark.parametrize("load", [tiny, smollm2])
 @pytest.mark.parametrize("text", TEXTS)
-def test_there_and_back(text: str) -> None:
-    for tokenizer in (tiny(), smollm2()):
-        assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
+def test_there_and_back(load: Callable[[], Tokenizer], text: str) -> None:
+    assert load().decode(load().encode(text), skip_special_tokens=False) == text
 
 
 @given(st.lists(st.integers(-1, 270), max_size=20), st.booleans())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onbeat_proofs.workload import BLOCK_TOKENS, PREFIXES, Arrival, arrivals, builtin, read
+from onbeat_reference.workload import BLOCK_TOKENS, PREFIXES, Arrival, arrivals, builtin, read
 from onbeat_spec.errors import WorkloadError
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -1,0 +1,95 @@
+"""Dense models of random weights, in sizes that people know."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onbeat_engine.models.build import build
+from onbeat_engine.models.config import ModelConfig
+from onbeat_engine.models.load import Model
+from onbeat_engine.models.source import Source
+
+SHAPES = {
+    "llama-8b": ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=128256,
+        hidden_size=4096,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=14336,
+        max_position_embeddings=8192,
+        rope_theta=500000.0,
+    ),
+    "smollm2-135m": ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=49152,
+        hidden_size=576,
+        num_layers=30,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        intermediate_size=1536,
+        max_position_embeddings=8192,
+        rope_theta=100000.0,
+        tie_word_embeddings=True,
+    ),
+    "tiny": ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=512,
+        hidden_size=192,
+        num_layers=3,
+        num_heads=3,
+        num_kv_heads=1,
+        head_dim=64,
+        intermediate_size=256,
+        max_position_embeddings=2048,
+    ),
+}
+
+
+class RandomWeights:
+    """Weights of a dense model, drawn when they are read; so scaled that activations keep their size."""
+
+    def __init__(self, config: ModelConfig, device: Any) -> None:
+        self._device = device
+        self._generator = torch.Generator(device).manual_seed(0)
+        hidden, inner = config.hidden_size, config.intermediate_size
+        wide, narrow = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+        for index in range(config.num_layers):
+            name = f"model.layers.{index}"
+            shapes |= {
+                f"{name}.input_layernorm.weight": (hidden,),
+                f"{name}.post_attention_layernorm.weight": (hidden,),
+                f"{name}.self_attn.q_proj.weight": (wide, hidden),
+                f"{name}.self_attn.k_proj.weight": (narrow, hidden),
+                f"{name}.self_attn.v_proj.weight": (narrow, hidden),
+                f"{name}.self_attn.o_proj.weight": (hidden, wide),
+                f"{name}.mlp.gate_proj.weight": (inner, hidden),
+                f"{name}.mlp.up_proj.weight": (inner, hidden),
+                f"{name}.mlp.down_proj.weight": (hidden, inner),
+            }
+        shapes["model.norm.weight"] = (hidden,)
+        if not config.tie_word_embeddings:
+            shapes["lm_head.weight"] = (config.vocab_size, hidden)
+        self.shapes: Mapping[str, tuple[int, ...]] = shapes
+
+    def read(self, name: str, rows: tuple[int, int] | None = None) -> Any:
+        """See `Weights`."""
+        assert rows is None
+        shape = self.shapes[name]
+        if len(shape) == 1:
+            return torch.ones(shape, device=self._device)
+        return torch.randn(shape, generator=self._generator, device=self._device) / shape[1] ** 0.5
+
+
+def random_model(config: ModelConfig, dtype: Any, device: Any) -> Model:
+    """Build a model of random weights."""
+    length = config.max_position_embeddings
+    with torch.inference_mode():
+        decoder = build(config, RandomWeights(config, device), dtype=dtype, device=device, max_positions=length)
+    return Model(config, decoder, Source("folder", Path(), "random"), length)

@@ -1,0 +1,1 @@
+"""Load for servers and for the engine itself, and what it measured."""

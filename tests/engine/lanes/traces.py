@@ -1,0 +1,31 @@
+"""Traces of two ranks in lock step, recorded on a clock of their own so that every time in them is known."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import onbeat_reference.recorder
+from examples.record_group import run
+
+
+class Clock:
+    """Stands where the recorder's module `time` stood."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def record(folder: Path, interval: int, monkeypatch: pytest.MonkeyPatch, *, steps: int = 200) -> Path:
+    """Record a run of `examples/record_group.py`: a forward of n tokens takes 1 ms + n * 30 us exactly."""
+    clock = Clock()
+    stand_in = SimpleNamespace(monotonic=clock.monotonic, time=lambda: 1_700_000_000.0)
+    monkeypatch.setattr(onbeat_reference.recorder, "time", stand_in)
+    run(folder, interval, steps=steps, pause=clock.pause)
+    return folder

@@ -1,0 +1,85 @@
+"""KV tensors, and how many blocks fit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from onbeat_engine import kv
+from onbeat_engine.kv import KVCache, KVShape, available_memory, blocks_on_cpu, kv_dtype
+from onbeat_spec.errors import ConfigError
+
+CPU = torch.device("cpu")
+SHAPE = KVShape(num_layers=2, num_kv_heads=3, head_dim=4, block_size=8, dtype=torch.float32)
+
+
+def test_block_bytes() -> None:
+    cache = KVCache(SHAPE, 5, CPU)
+    keys, values = cache.layers[0]
+    assert keys.shape == values.shape == (6, 3, 8, 4)
+    assert SHAPE.block_bytes == 2 * 2 * keys[0].numel() * 4
+
+
+def test_tokens_go_to_their_slots_and_nowhere_else() -> None:
+    cache = KVCache(SHAPE, 5, CPU)
+    k, v = torch.ones(2, 3, 4), torch.full((2, 3, 4), 2.0)
+    cache.write(1, k, v, torch.tensor([4, 0]), torch.tensor([7, 1]))
+    keys, values = cache.layers[1]
+    assert keys.nonzero()[:, [0, 2]].unique(dim=0).tolist() == [[0, 1], [4, 7]]
+    assert torch.equal(values, 2 * keys)
+    assert not cache.layers[0][0].any()
+
+
+def test_memory_comes_and_goes() -> None:
+    cache = KVCache(SHAPE, 5, CPU)
+    cache.free()
+    assert cache.layers == []
+    cache.allocate()
+    before = cache.layers[0][0]
+    cache.allocate()
+    assert cache.layers[0][0] is before
+
+
+def test_dtype_on_a_cpu_and_elsewhere() -> None:
+    assert kv_dtype(torch.bfloat16, CPU) == torch.float32
+    assert kv_dtype(torch.float64, CPU) == torch.float64
+    assert kv_dtype(torch.bfloat16, torch.device("cuda")) == torch.bfloat16
+
+
+def test_a_cpu_gives_a_share() -> None:
+    block = SHAPE.block_bytes
+    assert blocks_on_cpu(SHAPE, most=1000, available=20 * block) == 10
+    assert blocks_on_cpu(SHAPE, most=7, available=20 * block) == 7
+    assert blocks_on_cpu(SHAPE, most=1 << 40, available=1 << 50) == kv.CPU_MOST // block
+    with pytest.raises(ConfigError, match="no memory for the KV cache: one block takes 1536 bytes and 768"):
+        blocks_on_cpu(SHAPE, most=7, available=block)
+
+
+def test_available_memory_heeds_the_limit_of_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "/proc/meminfo": "MemTotal: 100 kB\nMemAvailable:     40 kB\n",
+        "/sys/fs/cgroup/memory.max": "30000\n",
+        "/sys/fs/cgroup/memory.current": "10000\n",
+    }
+
+    def read(path: Path) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert available_memory() == 20000
+    files["/sys/fs/cgroup/memory.max"] = "max\n"
+    assert available_memory() == 40 * 1024
+    del files["/sys/fs/cgroup/memory.max"]
+    assert available_memory() == 40 * 1024
+
+
+def test_a_large_cache_takes_memory_as_it_is_used() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    cache = KVCache(SHAPE, (256 << 20) // SHAPE.block_bytes, CPU)
+    assert resident() - before < 64 << 20
+    assert not cache.layers[1][1][-1].any()
