@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onbeat_engine.errors import BadRequest, EngineDead, TryLater
+from onbeat_engine.lanes.steps import Lanes, LaneStep
 from onbeat_engine.messages import RankStats
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode
@@ -150,6 +151,9 @@ class StubEngine:
         time.sleep(0.05)
         self.compiling -= 1
         self.compiled_in.append(threading.get_ident())
+
+    def lanes(self) -> Lanes:
+        return Lanes({0: (LaneStep(0, 1, "decode", duration=0.001),)}, 2)
 
     def stats(self) -> list[RankStats]:
         return [RankStats(rank=0, running=len(self.running), violations={"no-empty-hold": 3})]
