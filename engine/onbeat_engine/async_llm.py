@@ -375,6 +375,8 @@ class AsyncLLM:
             except Exception:  # as above, and whoever waits for it must not wait for ever
                 log.exception("ranks %s could not be started again", members)
             else:
+                for rank in members:
+                    self._ring.forget(rank)
                 self._client.joined(group, self._processes.infos[members[0]].epoch)
                 log.warning("ranks %s were started again", members)
                 return
