@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -110,8 +111,7 @@ def check_replay(model: Model, config: EngineConfig, counts: Sequence[int], capt
     Of the logits the largest difference counts, relative to the largest logit. Both write the same slots.
     """
     graphs = runner_for(model, config, capture=capture)
-    eager = runner_for(model, config)
-    eager._graphs = None
+    eager = runner_for(model, replace(config, enforce_eager=True))
     checks = []
     for count in counts:
         rows = decode_rows(count, 70, config.block_size, torch.Generator().manual_seed(count), model.config.vocab_size)

@@ -5,6 +5,7 @@ sent is fetched (`take`). In whatever surrounds it, the order is: read all that 
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from onbeat_engine.config import EngineConfig
 from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.executor import EngineRequest, Executor, Pending, Row, StepOutputs
 from onbeat_engine.group_turns import GroupTurns
+from onbeat_engine.lanes.tracker import LaneTracker
 from onbeat_engine.messages import (
     Abort,
     Answer,
@@ -44,7 +46,7 @@ from onbeat_spec.protocol import (
     may_run,
     read,
 )
-from onbeat_spec.records import Step
+from onbeat_spec.records import LockStep, Step
 
 log = logging.getLogger("onbeat.core")
 
@@ -104,6 +106,7 @@ class EngineCore:
         self.reporter = Reporter(
             RankStats(rank=rank, epoch=epoch), self.scheduler, self.monitor.counts if self.monitor else {}
         )
+        self._lanes = LaneTracker(rank)
         self.flights: deque[Flight] = deque()
         self.coupled = built.exchange.size > 1
         self._turns: GroupTurns | None = None
@@ -241,7 +244,7 @@ class EngineCore:
             self._step(turn)
         self.state = after_step(self.state, self.settings, agreement)
         if turn.vote is not None and self._turns is not None:
-            self._turns.took_part(turn, last=self.state.read == self.state.agreed)
+            self._idle(*self._turns.took_part(turn, last=self.state.read == self.state.agreed))
         if self.state.ended:
             self._end(self.state.ended, expected=True)
         else:
@@ -253,10 +256,11 @@ class EngineCore:
         throttle = turn.throttle if self.coupled else self._clock.throttle()
         if self._turns is not None:
             self._turns.steps(turn)
+        saturated = self.scheduler.saturated
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
-        if self._turns is not None:
-            self._turns.stepped(turn, step)
+        lock = None if self._turns is None else self._turns.stepped(turn, step)
+        self._lanes.scheduled(step, lock, saturated=saturated, time=time.monotonic())
         pending: Pending | None = None
         if rows:
             pending = self.executor.execute(rows)
@@ -288,9 +292,12 @@ class EngineCore:
         if self._turns is not None:
             self.executor.dummy()
             self.reporter.dummies += 1
-            self._turns.took_part(turn, last=False)
+            self._idle(*self._turns.took_part(turn, last=False))
             if self.monitor is not None:
                 self.monitor.took_part()
+
+    def _idle(self, lock: LockStep, took: float) -> None:
+        self.reporter.lane_steps.append(self._lanes.idle(lock, time=time.monotonic(), took=took))
 
     def _drain(self) -> None:
         while self.flights:
@@ -301,6 +308,8 @@ class EngineCore:
         flight = self.flights.popleft()
         outputs = StepOutputs() if flight.pending is None else flight.pending.wait()
         done = self.scheduler.update(flight.step, outputs.tokens)
+        if (ended := self._lanes.ended(flight.step.index, time.monotonic())) is not None:
+            self.reporter.lane_steps.append(ended)
         if self.monitor is not None:
             self.monitor.delivered(done)
         self.reporter.delivered(flight.rows, outputs, done)

@@ -34,18 +34,21 @@ class GroupTurns:
         if self._recorder is not None:
             self._recorder.lock = self._lock(turn)
 
-    def stepped(self, turn: Turn, step: Step) -> None:
-        """It was scheduled."""
-        self._tell(self._lock(turn), sum(step.scheduled.values()))
+    def stepped(self, turn: Turn, step: Step) -> LockStep:
+        """It was scheduled; return which turn it is."""
+        lock = self._lock(turn)
+        self._tell(lock, sum(step.scheduled.values()))
         self._number += 1
+        return lock
 
-    def took_part(self, turn: Turn, *, last: bool) -> None:
-        """This turn went without the scheduler: an exchange, or a dummy."""
-        lock = self._lock(turn, last)
+    def took_part(self, turn: Turn, *, last: bool) -> tuple[LockStep, float]:
+        """This turn went without the scheduler: an exchange, or a dummy; return which it is, and its seconds."""
+        lock, took = self._lock(turn, last), time.monotonic() - self._began
         if self._recorder is not None:
-            self._recorder.took_part(lock, time.monotonic() - self._began)
+            self._recorder.took_part(lock, took)
         self._tell(lock, 0)
         self._number += 1
+        return lock, took
 
     def _lock(self, turn: Turn, last: bool = False) -> LockStep:
         # An exchange has no phase: nothing is scheduled in it.

@@ -29,6 +29,7 @@ class Companions(Protocol):
 
         Args:
             num_tokens: this rank's; 0 for a forward without any.
+            decode_only: none of them is one of several of a request.
         """
         ...
 
@@ -149,7 +150,7 @@ class ModelRunner:
         """Take part in a forward of the group without a token."""
         if self._companions is None:
             return
-        experts = self._companions.begin(0, False)
+        experts = self._companions.begin(0, True)
         none = torch.zeros(0, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
             self.model.decoder.forward(none, none, self._attention, experts)

@@ -59,6 +59,10 @@ def command(  # noqa: PLR0917  (click passes one parameter per option)
     if group:
         from onbeat_proofs.group import cmd  # late, as the mutants are
 
+        given = {"--mutants": mutants, "--deep": deep, "--scenarios": scenarios, "--html": html}
+        _refuse("group scenarios that are replayed", [name for name, value in given.items() if policies and value])
+        others = [name for name, value in given.items() if mutants and value and name != "--mutants"]
+        _refuse("mutants of the protocol", others)
         if mutants:
             return cmd.run_mutants(json_file)
         if policies:
@@ -93,6 +97,11 @@ def command(  # noqa: PLR0917  (click passes one parameter per option)
     if scenarios is not None:
         _write_scenarios(proof, scenarios)
     return proof.exit_code
+
+
+def _refuse(what: str, options: list[str]) -> None:
+    if options:
+        raise click.UsageError(f"{', '.join(options)} says nothing about {what}; leave it out")
 
 
 def as_json(proof: Proof) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from onbeat_engine import kv
-from onbeat_engine.kv import KVCache, KVShape, available_memory, blocks_on_cpu, kv_dtype
+from onbeat_engine.kv import KVCache, KVShape, available_memory, blocks_on_cpu, blocks_on_cuda, kv_dtype
 from onbeat_spec.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -83,3 +83,19 @@ def test_a_large_cache_takes_memory_as_it_is_used() -> None:
     cache = KVCache(SHAPE, (256 << 20) // SHAPE.block_bytes, CPU)
     assert resident() - before < 64 << 20
     assert not cache.layers[1][1][-1].any()
+
+
+def test_cuda_gets_what_the_largest_step_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1000 blocks' worth of memory: 90 % may be used, 300 are taken by weights, 100 by the largest step."""
+    block = SHAPE.block_bytes
+    ran: list[bool] = []
+    for name in ("empty_cache", "synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_device: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _device: 250 * block)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _device: 350 * block if ran else 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (700 * block, 1000 * block))
+    device = torch.device("cuda")
+    assert blocks_on_cuda(SHAPE, device, 0.9, lambda: ran.append(True), most=10_000) == 500
+    assert blocks_on_cuda(SHAPE, device, 0.9, lambda: None, most=7) == 7
+    with pytest.raises(ConfigError, match="raise gpu_memory_utilization"):
+        blocks_on_cuda(SHAPE, device, 0.3, lambda: None, most=7)

@@ -89,6 +89,7 @@ def test_a_rank_that_has_ended_reads_nothing_more() -> None:
         (BUSY, False, Turn("dummy", True, 1)),
         (BUSY._replace(phase=0), True, Turn("step", False, 0)),
         (BUSY._replace(asleep=True), True, Turn("idle")),
+        (BUSY._replace(members=1), True, Turn("step", False, 1)),  # its local clock throttles it (B80)
     ],
 )
 def test_what_a_rank_does_next(rank: Rank, work: bool, turn: Turn) -> None:
@@ -166,6 +167,14 @@ def test_a_request_while_paused_is_refused_or_held_and_counted() -> None:
     assert protocol.resume(held)[0] == FRONT._replace(last=2, holds=True)
 
 
+def test_a_request_that_is_held_can_be_withdrawn() -> None:
+    held = PAUSED._replace(holds=True, held=2)
+    assert protocol.withdraw(held) == held._replace(held=1)
+    for front in (PAUSED, protocol.withdraw(protocol.withdraw(held))):
+        with pytest.raises(ProtocolMisuse, match="no request is held"):
+            protocol.withdraw(front)
+
+
 def test_a_request_to_a_group_that_has_ended_is_refused_for_good() -> None:
     with pytest.raises(RequestRefused, match="the group has ended: rank 0 died; start it again"):
         protocol.request(protocol.died(FRONT, 0)[0], 1)
@@ -222,6 +231,13 @@ def test_reports_are_compared_rank_by_rank() -> None:
     front = protocol.report(protocol.report(FRONT._replace(last=10), 0, 10), 1, 9)
     assert front.stopped == (10, 9)
     assert protocol.report(front, 1, 8) == front
+
+
+def test_who_is_no_member_neither_reports_nor_dies() -> None:
+    for call in (lambda: protocol.report(FRONT, 2, 1), lambda: protocol.died(FRONT, 2)):
+        with pytest.raises(ProtocolMisuse, match=r"rank 2 is no member of this group, which has \(0, 1\)"):
+            call()
+    assert protocol.report(Front((4, 7), last=3), 7, 3).stopped == (0, 3)
 
 
 def test_complete_follows_from_reports_about_the_latest_number() -> None:

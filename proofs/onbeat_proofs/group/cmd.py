@@ -16,6 +16,10 @@ from onbeat_proofs.group.explore import Explored
 from onbeat_proofs.group.prove import GroupProof, prove
 from onbeat_proofs.group.replay import Outcome, replay
 from onbeat_proofs.group.scenario import load, to_text
+from onbeat_proofs.theorem import FOR_ALL, Verdict
+
+WIDTH = 130
+"""Columns that the tables need, where no terminal says how many there are."""
 
 
 def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path | None) -> int:
@@ -27,7 +31,7 @@ def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path |
         scenarios: a folder that gets the run of every planted fault, and of every violation, as a scenario file.
         html: gets the same runs, drawn.
     """
-    console = Console()
+    console = _console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("group", total=None)
@@ -37,14 +41,16 @@ def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path |
         console.print()
     for found in proof.explored:
         if found.path:
-            console.print(chart.text(found), markup=False, highlight=False, soft_wrap=True)
-            console.print()
+            for shown in (chart.text(found), to_text(found, str(found.scope))):
+                console.print(shown, markup=False, highlight=False, soft_wrap=True)
+                console.print()
     wrong = list(proof.wrong())
     for kind, message in wrong:
         console.print(f"{kind.upper()}  {message}", markup=False, highlight=False, soft_wrap=True)
     console.print(
         f"{len(proof.theorems)} theorems, {sum(found.states for found in proof.explored):,} states, "
-        f"{sum(found.moves for found in proof.explored):,} moves, {len(proof.planted)} planted faults: "
+        f"{sum(found.moves for found in proof.explored):,} moves, "
+        f"{len(proof.planted) + len(proof.unbalanced)} planted faults: "
         f"{len(wrong) or 'nothing'} wrong; {proof.seconds:.1f} s" + (f", {proof.mebibytes:,} MiB" if deep else ""),
         markup=False,
         highlight=False,
@@ -70,7 +76,7 @@ def _runs(proof: GroupProof) -> list[tuple[str, str, Explored]]:
 
 def replay_files(files: tuple[str, ...], json_file: Path | None) -> int:
     """Replay group scenarios, say which do not go as they say, and return the exit code."""
-    console = Console()
+    console = _console()
     outcomes = [replay(scenario) for file in files for scenario in load(Path(file))]
     for outcome in outcomes:
         for line in _said(outcome):
@@ -127,9 +133,24 @@ def as_json(proof: GroupProof) -> dict[str, Any]:
                 "chart": chart.text(found),
             }
             for fault, found in proof.planted
+        ]
+        + [
+            {
+                "case": fault.case,
+                "fault": fault.says,
+                "violates": verdict.id if verdict.verdict == "refuted" else None,
+                "message": verdict.message,
+                "numbers": verdict.model,
+            }
+            for fault, verdict in proof.unbalanced
         ],
         "wrong": [{"kind": kind, "message": message} for kind, message in proof.wrong()],
     }
+
+
+def _console() -> Console:
+    """Return a console that is as wide as the tables where no terminal says otherwise: logs are not wrapped."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
 
 
 def _table(*columns: str) -> Table:
@@ -146,11 +167,16 @@ def _mark(good: bool, text: str) -> str:
     return f"[green]{text}[/]" if good else f"[bold red]{text}[/]"
 
 
+def _strength(verdict: Verdict) -> str:
+    if verdict.strength == FOR_ALL:
+        return "all sizes"
+    return verdict.strength.removeprefix("for ").replace(":", ",")
+
+
 def _theorems(proof: GroupProof) -> Table:
     table = _table("theorem", "for", "verdict")
     for verdict in proof.theorems:
-        strength = "all groups" if verdict.strength.endswith("sizes") else "3 ranks, all values"
-        table.add_row(verdict.id, strength, _mark(verdict.verdict == "proved", verdict.verdict))
+        table.add_row(verdict.id, _strength(verdict), _mark(verdict.verdict == "proved", verdict.verdict))
     return table
 
 
@@ -167,12 +193,15 @@ def _planted(proof: GroupProof) -> Table:
     for fault, found in proof.planted:
         mark = _mark(found.invariant == fault.finds, found.invariant or "nothing")
         table.add_row(fault.case or "-", fault.says, str(len(found.path)), mark)
+    for wrong, verdict in proof.unbalanced:
+        refuted = verdict.verdict == "refuted"
+        table.add_row(wrong.case, wrong.says, "-", _mark(refuted, verdict.id if refuted else "nothing"))
     return table
 
 
 def run_mutants(json_file: Path | None) -> int:
     """Try every mutant of the protocol, print what noticed them, and return 0 if none survived, else 1."""
-    console = Console()
+    console = _console()
     results = mutants.run()
     table = _table("mutant", "change", "noticed by")
     for result in results:

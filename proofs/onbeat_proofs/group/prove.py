@@ -1,4 +1,7 @@
-"""What `onbeat prove --group` shows: theorems for groups of any size, small groups completely, and planted faults."""
+"""What `onbeat prove --group` shows: theorems for groups of any size, small groups completely, and planted faults.
+
+The theorems are those about the protocol and those about load balancing.
+"""
 
 import resource
 import sys
@@ -6,7 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from onbeat_proofs.group import for_all
+from onbeat_proofs import for_all_balance
+from onbeat_proofs.group import balance_faults, for_all
+from onbeat_proofs.group.balance_faults import BalanceFault
 from onbeat_proofs.group.explore import Explored, explore
 from onbeat_proofs.group.faults import FAULTS, Fault
 from onbeat_proofs.group.state import Scope
@@ -44,6 +49,8 @@ class GroupProof:
     theorems: list[Verdict] = field(default_factory=list)
     explored: list[Explored] = field(default_factory=list)
     planted: list[tuple[Fault, Explored]] = field(default_factory=list)
+    unbalanced: list[tuple[BalanceFault, Verdict]] = field(default_factory=list)
+    """Faults of load balancing, and what became of the theorem that has to refute each."""
     seconds: float = 0.0
     mebibytes: int = 0
     """Most memory that this process has had."""
@@ -64,6 +71,10 @@ class GroupProof:
         for fault, found in self.planted:
             if found.invariant != fault.finds:
                 yield "violated", f"{fault.case or fault.says}: {found.invariant or 'nothing'} found, not {fault.finds}"
+        for wrong, verdict in self.unbalanced:
+            if verdict.verdict != "refuted":
+                kind = "undecided" if verdict.verdict == "unknown" else "violated"
+                yield kind, f"{wrong.case}: {verdict.id} is {verdict.verdict} under it, not refuted"
 
     @property
     def exit_code(self) -> int:
@@ -76,12 +87,13 @@ def prove(deep: bool = False, progress: Callable[[str, int, int], None] | None =
     """Decide the theorems, visit every state of every scope, and look for every planted fault."""
     began, proof = perf_counter(), GroupProof()
     scopes = QUICK + (DEEP if deep else ())
-    proof.theorems = for_all.verdicts()
+    proof.theorems = [*for_all.verdicts(), *for_all_balance.verdicts()]
     for done, scope in enumerate(scopes):
         if progress is not None:
             progress(str(scope), done, len(scopes))
         proof.explored.append(explore(scope, most=MOST))
     proof.planted = [(fault, explore(fault.scope, fault.text)) for fault in FAULTS]
+    proof.unbalanced = balance_faults.verdicts()
     proof.seconds = perf_counter() - began
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     proof.mebibytes = used >> (20 if sys.platform == "darwin" else 10)

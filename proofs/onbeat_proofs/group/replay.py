@@ -9,6 +9,7 @@ from onbeat_proofs.group.scenario import GroupScenario
 from onbeat_proofs.group.state import Begun, Member, Scope, State
 from onbeat_proofs.group.text import TEXT, Text
 from onbeat_proofs.group.world import World
+from onbeat_spec.errors import ConfigError, ProtocolMisuse, ScenarioError
 from onbeat_spec.protocol import Event, Front, Sent, Vote
 
 MOST_TURNS = 10_000
@@ -252,7 +253,12 @@ def replay(scenario: GroupScenario, text: Text = TEXT) -> Outcome:
     """Run a scenario.
 
     Raises:
-        ConfigError: ranks of one group have different settings.
-        ProtocolMisuse: it asks the front end for what that refuses.
+        ScenarioError: ranks of one group have different settings, or it asks the front end for what that refuses.
     """
-    return Replay(scenario, text).run()
+    run = None
+    try:
+        run = Replay(scenario, text)
+        return run.run()
+    except (ConfigError, ProtocolMisuse) as error:
+        where = f"{scenario.name}: step {run.step}" if run is not None else scenario.name
+        raise ScenarioError(f"{where}: {error}") from error

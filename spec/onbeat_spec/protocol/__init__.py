@@ -14,6 +14,19 @@ a dummy).
 
 Ranks that share no collective (dense models) are groups of one (`groups`): nothing here couples two groups.
 
+How an engine calls it. For each of `groups`: a `Front(members)`, and at each of its ranks a `Rank(members=how many)`
+and the settings that `common` returns for all of them. A rank, for ever: `read` every event that has come, in order,
+and do as its effect says; while `before_step` says idle, wait for one. Else take the turn: an exchange is one
+all-reduce of the maximum over (-read, read, work), or `tally`; a forward runs the batch, or a dummy if that has no
+token. Then `after_step`; and if now `read` is `agreed`, the rank has stopped: it tells the front end that number
+(`report`), gives its memory up if `asleep`, and goes if `ended`; who stays then makes the communicator of those who are
+left. When a collective fails or runs out of time: `lost`. A rank that ends, and was not removed, has to be made known
+to the front end (`died`), which fails what all its ranks had. A wait-pause is the protocol's alone: a scheduler that
+stops admission would never finish what it has. The front end sends what each function returns, and beside an event what
+is the engine's: a request's tokens with `request`, who goes with `leave` and `remove`. That a client aborts its request
+is no event: it follows the request on the same channel, and only takes work away. Nobody joins a group: it is started
+anew.
+
 Events travel on channels that keep their order and lose nothing (TCP does); a channel that breaks ends the group.
 Copies of events, and copies, delays and losses of reports, are harmless. Several front ends: one numbers, the others
 ask it. All functions are pure; a rank's requests are its scheduler's, here they are only `has_work`.
@@ -34,6 +47,7 @@ from onbeat_spec.protocol.front import (
     resume,
     rouse,
     sleep,
+    withdraw,
 )
 from onbeat_spec.protocol.rank import (
     Agreement,
@@ -91,4 +105,5 @@ __all__ = [
     "resume",
     "rouse",
     "sleep",
+    "withdraw",
 ]

@@ -70,6 +70,17 @@ def request(front: Front, rank: int) -> tuple[Front, Sent]:
     raise RequestRefused(f"the group has ended: {front.ended}; start it again")
 
 
+def withdraw(front: Front) -> Front:
+    """Forget a request that was held: its client gave it up, or waits no longer.
+
+    Raises:
+        ProtocolMisuse: none is held.
+    """
+    if front.held == 0:
+        raise ProtocolMisuse("no request is held; those that were accepted are aborted at their rank")
+    return front._replace(held=front.held - 1)
+
+
 def pause(front: Front, mode: PauseMode) -> tuple[Front, Sent]:
     """Pause the group; see `complete`. A second pause of the same mode changes nothing; the latest mode counts.
 
@@ -129,7 +140,12 @@ def died(front: Front, rank: int) -> tuple[Front, Sent]:
     """End the group: a rank is gone that the others share collectives with.
 
     Ranks that wait in a collective with it cannot read this; their collective fails or runs out of time (`lost`).
+    A rank that has ended as removed is gone, too, and has not died: the others go on without it.
+
+    Raises:
+        ProtocolMisuse: it is no member.
     """
+    _place(front, rank)
     if front.ended:
         return front, ()
     return publish(front._replace(ended=f"rank {rank} died"), "end", "end")
@@ -139,8 +155,11 @@ def report(front: Front, rank: int, number: int) -> Front:
     """Take note that a rank has stopped at a number. Reports are compared rank by rank (B89), in every mode (B88).
 
     A late one is harmless: it holds for ever that the rank stopped there.
+
+    Raises:
+        ProtocolMisuse: it is no member.
     """
-    place = front.members.index(rank)
+    place = _place(front, rank)
     known = front.stopped or (0,) * len(front.members)
     return front._replace(stopped=(*known[:place], max(known[place], number), *known[place + 1 :]))
 
@@ -149,7 +168,14 @@ def complete(front: Front) -> bool:
     """Whether every rank has stopped after all that happened: a pause is complete, the group is drained.
 
     It follows from what ranks report, not from what they are expected to do (B76). The ranks stay stopped until the
-    next event, since the number they stopped at is the latest that exists. A removed rank stopped for good.
+    next event, since the number they stopped at is the latest that exists. A removed rank stopped for good. A group
+    that has ended never is: whoever waits for it looks at `ended` as well.
     """
     known = front.stopped or (0,) * len(front.members)
     return all(number == front.last or rank in front.leaving for rank, number in zip(front.members, known, strict=True))
+
+
+def _place(front: Front, rank: int) -> int:
+    if rank not in front.members:
+        raise ProtocolMisuse(f"rank {rank} is no member of this group, which has {front.members}")
+    return front.members.index(rank)

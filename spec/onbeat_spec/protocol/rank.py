@@ -55,7 +55,7 @@ class Turn(NamedTuple):
 
     kind: Kind
     throttle: bool = False
-    """Prefills are held back in this forward."""
+    """Prefills are held back in this forward. Never of a group of one: its local clock says (`cadence.LocalClock`)."""
     phase: int = 0
     vote: Vote | None = None
 
@@ -111,7 +111,7 @@ def before_step(rank: Rank, has_work: bool, settings: Settings) -> Turn:
     if rank.asleep:
         return Turn("idle")
     kind: Kind = "step" if may_run(rank, has_work) else "dummy"
-    return Turn(kind, throttles(rank.phase, settings.interval), rank.phase)
+    return Turn(kind, rank.members > 1 and throttles(rank.phase, settings.interval), rank.phase)
 
 
 def collectives(turn: Turn, tokens: int) -> tuple[str, ...]:

@@ -1,19 +1,21 @@
 """`onbeat prove --group`: what it prints and writes, and its exit codes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from onbeat_proofs import mutation
+from onbeat_proofs import for_all_balance, mutation
 from onbeat_proofs.cmd_prove import command
-from onbeat_proofs.group import drawing, mutants, prove
+from onbeat_proofs.group import balance_faults, cmd, drawing, for_all, mutants, prove
+from onbeat_proofs.group.balance_faults import BALANCE_FAULTS, BalanceFault
 from onbeat_proofs.group.explore import explore
-from onbeat_proofs.group.faults import FAULTS
+from onbeat_proofs.group.faults import FAULTS, Fault
 from onbeat_proofs.group.prove import GroupProof
 from onbeat_proofs.group.replay import replay
-from onbeat_proofs.group.scenario import load
+from onbeat_proofs.group.scenario import load, load_text
 from onbeat_proofs.group.state import Scope
 from onbeat_proofs.suite import suite_path
 
@@ -25,17 +27,29 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove, "QUICK", TINY)
 
 
+def reported_faults() -> list[Fault | BalanceFault]:
+    """Return every fault that has a public report, in the order in which they are printed."""
+    return [fault for fault in (*FAULTS, *BALANCE_FAULTS) if fault.case]
+
+
 @pytest.mark.usefixtures("tiny")
 def test_all_is_printed_and_written(tmp_path: Path) -> None:
     files = [f"--{name}={tmp_path / name}" for name in ("json", "html", "scenarios")]
     result = CliRunner().invoke(command, ["--group", *files], standalone_mode=False)
     assert (result.exception, result.return_value) == (None, 0)
-    assert "11 planted faults: nothing wrong" in result.output
+    assert f"{len(FAULTS) + len(BALANCE_FAULTS)} planted faults: nothing wrong" in result.output
+    assert "balance/spread-pair all sizes proved" in [" ".join(line.split()) for line in result.output.splitlines()]
+    planted = [" ".join(line.split()) for line in result.output.splitlines() if line.startswith("B")]
+    assert [each.says in line for each, line in zip(reported_faults(), planted, strict=True)] == [True] * len(planted)
     report = json.loads((tmp_path / "json").read_text())
     assert [each["scope"] for each in report["scopes"]] == [str(scope) for scope in TINY]
     assert all(each["violates"] is None and each["states"] > 50 for each in report["scopes"])
     assert {each["verdict"] for each in report["theorems"]} == {"proved"}
-    assert [each["case"] for each in report["planted"]] == [fault.case or None for fault in FAULTS]
+    theorems = [*for_all.THEOREMS, *for_all_balance.THEOREMS]
+    assert [each["id"] for each in report["theorems"]] == [theorem.id for theorem in theorems]
+    cases = [*(fault.case or None for fault in FAULTS), *(fault.case for fault in BALANCE_FAULTS)]
+    assert [each["case"] for each in report["planted"]] == cases
+    assert all(each["violates"] for each in report["planted"])
     assert report["wrong"] == []
     page = (tmp_path / "html").read_text()
     assert page.count("<svg") == page.count("</svg>") == len(FAULTS)
@@ -54,6 +68,10 @@ def test_what_is_wrong_decides_the_exit_code() -> None:
     assert GroupProof(explored=[found]).exit_code == 1
     assert GroupProof(planted=[(fault, found)]).exit_code == 0
     assert GroupProof(planted=[(fault, explore(TINY[0]))]).exit_code == 1
+    (wrong, refuted), *_ = balance_faults.verdicts()
+    assert GroupProof(unbalanced=[(wrong, refuted)]).exit_code == 0
+    assert GroupProof(unbalanced=[(wrong, replace(refuted, verdict="proved"))]).exit_code == 1
+    assert GroupProof(unbalanced=[(wrong, replace(refuted, verdict="unknown"))]).exit_code == 2
     undecided = explore(Scope(), most=100)
     assert GroupProof(explored=[undecided]).exit_code == 2
     assert GroupProof(explored=[undecided, found]).exit_code == 1
@@ -88,6 +106,32 @@ def test_only_runs_of_a_group_are_drawn(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, [f"--html={tmp_path / 'x'}"])
     assert result.exit_code == 2
     assert "add --group" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x.group.yaml", "--deep"], "--deep says nothing about group scenarios that are replayed"),
+        (["x.group.yaml", "--mutants", "--html=y"], "--mutants, --html says nothing about group scenarios"),
+        (["x.group.yaml", "--scenarios=y"], "--scenarios says nothing"),
+        (["--mutants", "--deep"], "--deep says nothing about mutants of the protocol"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(command, ["--group", *arguments])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_a_violation_is_shown_as_a_chart_and_as_a_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = next(fault for fault in FAULTS if fault.case == "B77")
+    found = explore(fault.scope, fault.text)
+    monkeypatch.setattr(cmd, "prove", lambda *_: GroupProof(explored=[found]))
+    result = CliRunner().invoke(command, ["--group"], standalone_mode=False)
+    assert result.return_value == 1
+    assert "front end               rank 0" in result.output
+    (scenario,) = load_text(result.output.partition("\n# ")[2].partition("\n")[2].partition("\n\n")[0])
+    assert replay(scenario, fault.text).right
 
 
 def test_a_drawing_shows_messages_and_turns() -> None:

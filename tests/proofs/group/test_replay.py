@@ -109,6 +109,20 @@ def test_files_that_are_no_scenarios(text: str, message: str) -> None:
         load_text(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD + "- resume:\n- sleep:", "x: step 1: sleep needs a paused group"),
+        (HEAD + "- remove: 0", "x: step 0: removing a rank needs a paused group"),
+        ("name: x\nconfig: {ranks: 2, sync: [1, 2]}\nsteps: []", "x: ranks of a group differ"),
+    ],
+)
+def test_what_the_front_end_refuses_is_told_with_its_place(text: str, message: str) -> None:
+    (scenario,) = load_text(text)
+    with pytest.raises(ScenarioError, match=message):
+        replay(scenario)
+
+
 def test_a_folder_without_group_scenarios(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="holds no group scenario"):
         load(tmp_path)

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible front end: FastAPI on uvicorn, over an async engine."""
