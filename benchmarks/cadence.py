@@ -42,6 +42,8 @@ from onbeat_engine.sampling_params import SamplingParams
 LOADS = ("decode", "saturation", "prefill")
 USED = 0.8
 """Of what the ranks could take, in the decode load."""
+CONTEXT = 256
+"""Tokens of the prompts of the decodes that are measured."""
 SHORT = 64
 """Tokens of the prompts from which the length of all others is calculated."""
 
@@ -163,7 +165,7 @@ async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
 
     try:
         await asyncio.gather(*(ask(engine, f"w{i}", prompt(-1 - i, SHORT), 4) for i in range(several)))
-        runs = await asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, 8), 24) for i in range(several)))
+        runs = await asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, CONTEXT), 24) for i in range(several)))
         decode = median(b - a for times in runs for a, b in pairwise(times[8:]))
         length = max(8, round(SHORT * (ratio - 1) * decode / max(1e-3, await prefill(SHORT, 1) - decode)))
         length = min(length, (config.max_model_len or 0) - 32)
