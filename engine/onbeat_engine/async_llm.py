@@ -335,9 +335,19 @@ class AsyncLLM:
         for states in tuple(self._open.values()):
             for state in tuple(states):
                 self._client.abort(state.unfinished_ids)
-        await self._processes.stop(timeout)
+        until = time.monotonic() + timeout
+        await self._stop_together(timeout)
+        await self._processes.stop(max(0.0, until - time.monotonic()))
         for info in self._processes.infos:
             self._client.died(info.rank, info.why)
+
+    async def _stop_together(self, timeout: float) -> None:
+        """Let ranks that share collectives stop at the same turn: one that goes earlier is missed by the others."""
+        if self._client.watches and not self._client.dead:
+            try:
+                await asyncio.wait_for(self.pause_generation(mode="abort"), timeout)
+            except (OnbeatError, TimeoutError) as error:
+                log.warning("the ranks did not stop together: %s", str(error) or f"not within {timeout:g} s")
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 

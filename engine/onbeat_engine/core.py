@@ -63,6 +63,8 @@ class Built:
     num_blocks: int
     max_model_len: int
     exchange: Exchange = field(default_factory=Alone)
+    on_cpu: bool = True
+    """Its steps take this process's own time; if one takes none, it hangs."""
 
 
 Build = Callable[[EngineConfig, int], Built]

@@ -79,6 +79,7 @@ class FakeExecutor:
         fail_at: the execution with this number raises.
         die_at: the execution with this number kills the process.
         hang_at: the execution with this number never comes back.
+        busy_at: the execution with this number computes for `busy` seconds.
         forward: called in every forward, dummies included (the collectives of a group).
     """
 
@@ -90,11 +91,14 @@ class FakeExecutor:
         fail_at: int = -1,
         die_at: int = -1,
         hang_at: int = -1,
+        busy_at: int = -1,
+        busy: float = 0.0,
         forward: "LocalExchange | None" = None,
     ) -> None:
         self.block_size = block_size
         self.delay = delay
         self.fail_at, self.die_at, self.hang_at = fail_at, die_at, hang_at
+        self.busy_at, self.busy = busy_at, busy
         self.group = forward
         self.flights: deque[FakePending] = deque()
         self.executed = 0
@@ -166,6 +170,10 @@ class FakeExecutor:
             os.kill(os.getpid(), 9)
         if self.executed == self.hang_at:
             threading.Event().wait()
+        if self.executed == self.busy_at:
+            until = time.monotonic() + self.busy
+            while time.monotonic() < until:
+                pass
         if self.group is not None:
             self.group.forward()
 
@@ -245,12 +253,11 @@ def build(config: EngineConfig, rank: int) -> Built:
         name, _, value = item.partition("=")
         if name:
             faults[name] = float(value)
-    if unknown := faults.keys() - {"delay", "fail_at", "die_at", "hang_at", "rank", "load"}:
+    if unknown := faults.keys() - {"delay", "fail_at", "die_at", "hang_at", "busy_at", "busy", "rank", "load"}:
         raise ConfigError(f"the fake model knows no {', '.join(sorted(unknown))}")
     time.sleep(faults.get("load", 0.0))
     here = rank == faults.get("rank", rank)
-    fail_at, die_at, hang_at = (int(faults.get(name, -1)) if here else -1 for name in ("fail_at", "die_at", "hang_at"))
-    executor = FakeExecutor(
-        config.block_size, delay=faults.get("delay", 0.0), fail_at=fail_at, die_at=die_at, hang_at=hang_at
-    )
+    names = ("fail_at", "die_at", "hang_at", "busy_at")
+    at = {name: int(faults.get(name, -1)) if here else -1 for name in names}
+    executor = FakeExecutor(config.block_size, delay=faults.get("delay", 0.0), busy=faults.get("busy", 0.0), **at)
     return Built(executor, config.num_gpu_blocks_override or 256, config.max_model_len or 1024)

@@ -141,6 +141,13 @@ class Outputs(FromRank, frozen=True, kw_only=True, tag="outputs"):
     """Its steps that have ended since then, for the lanes."""
 
 
+class Alive(FromRank, frozen=True, kw_only=True, tag="alive"):
+    """The rank's step takes long, and works."""
+
+    rank: int
+    epoch: int
+
+
 class Answer(FromRank, frozen=True, kw_only=True, tag="answer"):
     """To a call, by its number."""
 

@@ -26,8 +26,10 @@ import zmq
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import Build, EngineCore
 from onbeat_engine.errors import EngineDead
+from onbeat_engine.heart import Heart
 from onbeat_engine.messages import (
     Abort,
+    Alive,
     Answer,
     Ended,
     FromRank,
@@ -54,7 +56,7 @@ ALONE = 15.0
 """A rank that somebody else has started ends when it has not heard of the front end for so many seconds."""
 
 ToRankMessage = LogEntry | Abort | ResetPrefixCache | Ping | Shutdown
-FromRankMessage = Hello | Ready | Outputs | Answer | Ended
+FromRankMessage = Hello | Ready | Outputs | Alive | Answer | Ended
 
 
 class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +100,8 @@ class Channel:
     """
 
     def __init__(self, address: str, name: bytes | None) -> None:
+        self._address = address
+        self._beside: zmq.Socket[bytes] | None = None
         self._context = zmq.Context(1)
         self._socket = self._context.socket(zmq.DEALER)
         if name is not None:
@@ -105,7 +109,7 @@ class Channel:
         self._socket.setsockopt(zmq.SNDHWM, 0)  # nothing may be lost, and nobody blocked
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.connect(address)
-        self._encoder = msgspec.msgpack.Encoder()
+        self._encoder, self._encoder_beside = msgspec.msgpack.Encoder(), msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToRankMessage)
         self._told = self.heard = time.monotonic()
 
@@ -143,8 +147,17 @@ class Channel:
         if time.monotonic() - self._told >= HEARTBEAT:
             self.send(Outputs(rank=rank))
 
+    def beat_beside(self, rank: int, epoch: int) -> None:
+        """Say so from another thread, always the same one: through a socket of its own, since none serves two."""
+        if self._beside is None:
+            self._beside = self._context.socket(zmq.DEALER)
+            self._beside.connect(self._address)
+        self._beside.send(self._encoder_beside.encode(Alive(rank=rank, epoch=epoch)))
+
     def close(self) -> None:
         """Send what is to be sent, and close."""
+        if self._beside is not None:
+            self._beside.close(linger=0)
         self._socket.close(linger=2000)
         self._context.term()
 
@@ -157,28 +170,34 @@ def serve(spec: RankSpec, channel: Channel, *, child: bool = True) -> int:
         channel: to the front end; closed at the end.
         child: the front end has started this process.
     """
+    heart: Heart | None = None
     try:
-        core = _built(spec, channel)
+        core, on_cpu = _built(spec, channel)
         if core is None:
             return 1
-        _loop(core, channel, child)
+        if on_cpu:
+            heart = Heart(lambda: channel.beat_beside(spec.rank, spec.epoch), spec.config.collective_timeout)
+        _loop(core, channel, child, heart)
         core.exchange.close()
         return 1 if core.failed else 0
     finally:
+        if heart is not None:
+            heart.stop()
         channel.close()
 
 
-def _built(spec: RankSpec, channel: Channel) -> EngineCore | None:
+def _built(spec: RankSpec, channel: Channel) -> tuple[EngineCore | None, bool]:
+    """Build the rank; return it, or None if that failed, and whether its steps run on the CPU."""
     try:
         built = resolve(spec.build)(spec.config, spec.rank)
         core = EngineCore(spec.config, built, rank=spec.rank, epoch=spec.epoch)
     except OnbeatError as error:
         channel.send(Ended(rank=spec.rank, why=str(error)))
-        return None
+        return None, False
     except Exception as error:
         log.exception("rank %d cannot start", spec.rank)
         channel.send(Ended(rank=spec.rank, why=f"{type(error).__name__}: {error}"))
-        return None
+        return None, False
     channel.send(
         Ready(
             rank=spec.rank,
@@ -188,13 +207,15 @@ def _built(spec: RankSpec, channel: Channel) -> EngineCore | None:
             coupled=core.coupled,
         )
     )
-    return core
+    return core, built.on_cpu
 
 
-def _loop(core: EngineCore, channel: Channel, child: bool) -> None:
+def _loop(core: EngineCore, channel: Channel, child: bool, heart: Heart | None) -> None:
     """Read all that has arrived, take a turn, send; wait where there is no turn."""
     channel.heard = time.monotonic()
     while not core.ended:
+        if heart is not None:
+            heart.turn_begins()
         while (message := channel.receive()) is not None:
             if isinstance(message, Shutdown):
                 core.shut_down()
@@ -205,6 +226,8 @@ def _loop(core: EngineCore, channel: Channel, child: bool) -> None:
         busy = core.turn()
         for each in core.take():
             channel.send(each)
+        if heart is not None:
+            heart.turn_ended()
         channel.beat(core.rank)
         if not busy and not core.ended:
             channel.wait(HEARTBEAT)

@@ -19,7 +19,7 @@ import zmq.asyncio
 
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
-from onbeat_engine.messages import Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
+from onbeat_engine.messages import Alive, Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
 from onbeat_engine.parallel.place import free_port
 from onbeat_engine.process import PING, FromRankMessage, RankSpec, identity
 from onbeat_spec.errors import ConfigError
@@ -29,7 +29,7 @@ log = logging.getLogger("onbeat.processes")
 WATCH_EVERY = 0.1
 """Seconds between two looks at the processes."""
 HANGS_AFTER = 2.0
-"""A rank that has told nothing for so many times `collective_timeout` hangs, and is killed."""
+"""A rank that has told nothing for so many times `collective_timeout` hangs, and is killed; see `heart`."""
 LONGEST_FOLDER = 70
 """The path of a socket has at most 107 characters."""
 
@@ -269,6 +269,10 @@ class Processes:
             elif rank >= self.local_ranks:
                 self._callers[rank] = sender
                 self._lost(rank, "another process has come in its place")
+            return
+        if isinstance(message, Alive):
+            if message.epoch == self.infos[rank].epoch and rank in self._up:
+                self._up[rank] = time.monotonic()
             return
         if sender != identity(rank, self.infos[rank].epoch):  # of one that has been started again since
             return

@@ -326,6 +326,16 @@ def test_a_rank_that_hangs_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
     run(work)
 
 
+def test_a_rank_whose_step_takes_long_is_left_alone() -> None:
+    """A step may take longer than a rank may be silent, if it works."""
+
+    async def work() -> None:
+        async with running(model="busy_at=5,busy=2.5", collective_timeout=0.6) as engine:
+            assert (await final(engine, [1])).outputs[0].token_ids == expected([1], 12)
+
+    run(work)
+
+
 def test_drain_and_shutdown_end_every_stream() -> None:
     """Case B105."""
 

@@ -43,7 +43,9 @@ class Shape(NamedTuple):
 class Group:
     """This process among the ranks that share its collectives. One per process, since torch's groups are global.
 
-    A collective that fails, or takes longer than the timeout, raises EngineDead, and so does every later one.
+    A collective that fails, or takes longer than the timeout, raises EngineDead, and so does every later one. On one
+    machine, on CPUs, a rank that is late because it works is waited for longer; see `Memory`. Elsewhere nobody can see
+    whether it does: the timeout has to be longer than one layer of the longest step.
     """
 
     def __init__(self, rank: int, transport: Transport, peers: Sequence[dict[str, Any]], timeout: float) -> None:
@@ -91,7 +93,8 @@ class Group:
         where = store, place.rank, place.size, timeout
         try:
             with _gloo_interface(place.host):
-                transport: Transport = Memory(*where, start_timeout) if in_memory else Gloo(*where)
+                pids = [int(peer["pid"]) for peer in peers] if kind == "cpu" else None
+                transport: Transport = Memory(*where, start_timeout, pids) if in_memory else Gloo(*where)
                 if kind == "cuda":
                     transport = Nccl(transport, *where)
         except (RuntimeError, OSError) as error:

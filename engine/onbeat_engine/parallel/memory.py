@@ -17,14 +17,30 @@ from typing import Any
 
 import torch
 
+from onbeat_engine.heart import LONGEST, WORKS, processor_seconds
+
 _LARGEST = 1 << 14
 """Bytes of a message."""
 
 
 class Memory:
-    """A `Transport` between processes of one Linux machine, for tensors of the host."""
+    """A `Transport` between processes of one Linux machine, for tensors of the host.
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: float, start_timeout: float) -> None:
+    Args:
+        pids: the ranks' processes, if their steps run on the CPU: one that does not come, but works, is waited for
+            longer than the timeout (`heart.LONGEST` times). None: nobody is.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: float,
+        start_timeout: float,
+        pids: Sequence[int] | None = None,
+    ) -> None:
+        self._pids = pids
         self._rank = rank
         self._size = size
         # A rank overwrites what it gave in one collective only after the next one, and whoever takes part in that one
@@ -120,16 +136,32 @@ class Memory:
         return got
 
     def _receive(self, other: int, peer: socket.socket, end: float) -> Sequence[int]:
-        peer.settimeout(max(1e-3, end - time.monotonic()))
+        last = time.monotonic() + LONGEST * self._limit
+        half = max(end - time.monotonic(), self._limit / 4) / 2
         try:
-            said = peer.recv(_LARGEST)
-        except TimeoutError as error:
-            raise OSError(f"rank {other} has sent nothing") from error
+            while (said := self._said(peer, half)) is None:
+                before = self._worked(other)
+                if (said := self._said(peer, half)) is not None:
+                    break
+                worked = self._worked(other) - before
+                if worked < max(2e-2, WORKS * half) or time.monotonic() >= last:  # no less than two ticks of the clock
+                    raise TimeoutError("it has sent nothing")
         except OSError as error:
             raise OSError(f"rank {other}: {error}") from error
         if not said:
             raise OSError(f"rank {other} has closed its connection")
         return struct.unpack(f"<{len(said) // 8}q", said)
+
+    def _said(self, peer: socket.socket, seconds: float) -> bytes | None:
+        peer.settimeout(max(1e-3, seconds))
+        try:
+            return peer.recv(_LARGEST)
+        except TimeoutError:
+            return None
+
+    def _worked(self, other: int) -> float:
+        """Return the processor time of a rank; 0 if that says nothing."""
+        return 0.0 if self._pids is None else processor_seconds(self._pids[other]) or 0.0
 
     def close(self) -> None:
         """See `Transport`."""

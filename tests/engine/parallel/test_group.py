@@ -14,7 +14,7 @@ from onbeat_spec.errors import ConfigError
 from onbeat_spec.protocol import Agreement, Settings, Vote, tally
 from tests.engine.parallel.ranks import join, run, well
 
-LIMIT = 2.0
+LIMIT = 1.0
 
 VOTES = [
     [Vote(3, False), Vote(3, False), Vote(3, False)],
@@ -125,3 +125,20 @@ def test_a_rank_that_never_comes_is_an_error() -> None:
     error, _ = run(2, late)
     assert isinstance(error, EngineDead)
     assert "rank 0 of 2 waited 0.5 s for rank 1 to start" in str(error)
+
+
+def works(place: Place, how: str) -> None:
+    group = join(place, timeout=0.5)
+    group.exchange(Vote(1, True))
+    end = time.monotonic() + 1.5
+    while place.rank == 1 and time.monotonic() < end:
+        if how == "waits":
+            time.sleep(0.1)
+    group.exchange(Vote(1, True))
+    group.close()
+
+
+def test_a_rank_that_is_late_because_it_works_is_waited_for() -> None:
+    assert well(run(2, works, "works")) == [None] * 2
+    first, _ = run(2, works, "waits")
+    assert "rank 1: it has sent nothing" in str(first)

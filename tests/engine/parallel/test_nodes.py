@@ -29,7 +29,8 @@ class Nodes(NamedTuple):
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
     name = f"onbeat{os.getpid() % 10000}"
-    here, there = "10.213.77.1", "10.213.77.2"
+    net = f"10.{192 + os.getpid() // 256 % 64}.{os.getpid() % 256}"  # another run of this test has another
+    here, there = f"{net}.1", f"{net}.2"
     commands = [
         f"ip netns add {name}",
         f"ip link add {name}a type veth peer name {name}b netns {name}",

@@ -1,0 +1,66 @@
+"""Signs of life of a rank that is in one step for long: from a thread beside the loop, as long as the step works.
+
+A thread that merely runs would speak for a loop that is deadlocked. So a sign is given only while the process takes
+processor time, and for one turn not for ever. That is for steps on a CPU: a thread that waits for a GPU may spin.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+WORKS = 0.01
+"""A process that takes less than this share of one processor does nothing."""
+LONGEST = 20.0
+"""A step that takes so many times `collective_timeout` hangs, whatever it does."""
+BEAT = 0.5
+"""Seconds between two looks."""
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+class Heart:
+    """Gives signs of life while a turn works.
+
+    Args:
+        beat: gives one; called in the thread.
+        timeout: `collective_timeout`, in seconds.
+    """
+
+    def __init__(self, beat: Callable[[], None], timeout: float) -> None:
+        self._beat = beat
+        self._longest = LONGEST * timeout
+        self._began: float | None = None
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="heart")
+        self._thread.start()
+
+    def turn_begins(self) -> None:
+        """The loop takes a turn."""
+        self._began = time.monotonic()
+
+    def turn_ended(self) -> None:
+        """It has; while there is none the loop speaks for itself."""
+        self._began = None
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ends.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        before = time.process_time()
+        while not self._ends.wait(BEAT):
+            now, began = time.process_time(), self._began
+            if began is not None and now - before >= WORKS * BEAT and time.monotonic() - began < self._longest:
+                self._beat()
+            before = now
+
+
+def processor_seconds(pid: int) -> float | None:
+    """Return the processor time that another process of this machine has taken; None: it cannot be told."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+    except (OSError, IndexError, ValueError):
+        return None
