@@ -258,6 +258,14 @@ def build(config: EngineConfig, rank: int) -> Built:
     time.sleep(faults.get("load", 0.0))
     here = rank == faults.get("rank", rank)
     names = ("fail_at", "die_at", "hang_at", "busy_at")
-    at = {name: int(faults.get(name, -1)) if here else -1 for name in names}
-    executor = FakeExecutor(config.block_size, delay=faults.get("delay", 0.0), busy=faults.get("busy", 0.0), **at)
+    fail_at, die_at, hang_at, busy_at = (int(faults.get(name, -1)) if here else -1 for name in names)
+    executor = FakeExecutor(
+        config.block_size,
+        delay=faults.get("delay", 0.0),
+        fail_at=fail_at,
+        die_at=die_at,
+        hang_at=hang_at,
+        busy_at=busy_at,
+        busy=faults.get("busy", 0.0),
+    )
     return Built(executor, config.num_gpu_blocks_override or 256, config.max_model_len or 1024)

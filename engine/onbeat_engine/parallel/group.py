@@ -94,7 +94,7 @@ class Group:
         try:
             with _gloo_interface(place.host):
                 pids = [int(peer["pid"]) for peer in peers] if kind == "cpu" else None
-                transport: Transport = Memory(*where, start_timeout, pids) if in_memory else Gloo(*where)
+                transport: Transport = Memory(*where, start_timeout, pids=pids) if in_memory else Gloo(*where)
                 if kind == "cuda":
                     transport = Nccl(transport, *where)
         except (RuntimeError, OSError) as error:

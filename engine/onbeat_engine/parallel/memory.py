@@ -38,6 +38,7 @@ class Memory:
         size: int,
         timeout: float,
         start_timeout: float,
+        *,
         pids: Sequence[int] | None = None,
     ) -> None:
         self._pids = pids
