@@ -90,14 +90,25 @@ def test_two_ranks_that_share_experts_or_do_not_give_the_same_tokens(folder: Pat
     assert report.lock_steps > 0
 
 
-def test_the_end_of_a_group_at_work_is_quiet(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_end_of_a_group_at_work_is_quiet(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> list[str | None]:
         engine = await start(replace(CONFIG, model=str(folder), moe_upcycle=4))
         asked = [asyncio.ensure_future(ask(engine, id, prompt, 90)) for id, prompt in PROMPTS.items()]
         while min(each.generation_tokens for each in engine.stats()) == 0:
             await asyncio.sleep(0.01)
-        children = dict(engine._processes._children)
+        children, stop = dict(engine._processes._children), engine._processes.stop
+
+        together: list[bool] = []
+
+        async def told_to_end(timeout: float) -> None:
+            together.append(engine._client.stopped)
+            await stop(timeout)
+
+        monkeypatch.setattr(engine._processes, "stop", told_to_end)
         await engine.shutdown()
+        assert together == [True], "no rank may wait for another one when they are told to end"
         assert [child.returncode for child in children.values()] == [0, 0]
         return [(await each).outputs[0].finish_reason for each in asked]
 
