@@ -1,0 +1,249 @@
+"""Send requests of random lengths through coupled ranks; then look, live and in what they recorded, whether they agreed.
+
+Ranks share the experts of a tiny random model, in float64, and prefill on the beat; each monitors itself, the front end
+monitors the group, and all steps are recorded. Some requests are aborted, twice the engine is paused and resumed, and
+now and then its caches are forgotten. Then:
+
+- no invariant was violated, live; and `onbeat check-trace` finds none in what was recorded;
+- in every lock step all ranks were in the same phase and in the same collectives, counted from the records;
+- every request ended as it should, and equal prompts were answered equally, whatever ran beside them.
+
+    python -m benchmarks.together [--requests 2000] [--ranks 2]
+
+Exit code 0: all of it holds; 1: something does not.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks._report import machine
+from onbeat_engine.async_llm import AsyncLLM
+from onbeat_engine.config import EngineConfig
+from onbeat_engine.fake import tokenizer
+from onbeat_engine.sampling_params import SamplingParams
+from onbeat_spec.trace import Idle, StepRecord
+from onbeat_spec.trace_read import TraceFile
+from tests.engine.models import tiny
+
+PROMPTS, LONGEST_PROMPT, LONGEST_OUTPUT = 64, 60, 24
+IN_FLIGHT = 48
+ABORTED = 0.05
+"""Share of the requests that their clients give up."""
+
+
+@dataclass
+class Seen:
+    """What clients and front end saw."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+    lock_steps: int = 0
+    violations: dict[str, int] = field(default_factory=dict)
+    stats: list[Any] = field(default_factory=list)
+    """Of each rank."""
+
+
+@dataclass
+class Recorded:
+    """What is in the traces."""
+
+    lock_steps: int = 0
+    by_phase: Counter[int | None] = field(default_factory=Counter)
+    collectives: dict[int, Counter[str]] = field(default_factory=dict)
+    """By rank."""
+    unequal: list[str] = field(default_factory=list)
+
+
+class Clients:
+    """They ask, and compare what they get."""
+
+    def __init__(self, engine: AsyncLLM, seed: int, seen: Seen) -> None:
+        self._engine = engine
+        self._random = random.Random(seed)
+        self._seen = seen
+        self._answers: dict[int, list[int]] = {}
+        self._places = asyncio.Semaphore(IN_FLIGHT)
+        self._prompts = [
+            [self._random.randrange(250) for _ in range(1 + self._random.randrange(LONGEST_PROMPT))]
+            for _ in range(PROMPTS)
+        ]
+
+    async def ask(self, number: int) -> None:
+        """Send one request; perhaps give it up."""
+        which, length = self._random.randrange(PROMPTS), 1 + self._random.randrange(LONGEST_OUTPUT)
+        leaves = self._random.randrange(length) if self._random.random() < ABORTED else None
+        params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
+        async with self._places:
+            tokens, reason = list[int](), "left"
+            async with self._engine.generate(self._prompts[which], params, f"r{number}") as stream:
+                async for output in stream:
+                    tokens, reason = list(output.outputs[0].token_ids), output.outputs[0].finish_reason or "left"
+                    if leaves is not None and len(tokens) > leaves and reason == "left":
+                        break
+        self._judge(number, which, tokens, length, reason, leaves is not None)
+
+    def _judge(self, number: int, which: int, tokens: list[int], length: int, reason: str, left: bool) -> None:
+        seen = self._seen
+        seen.ends[reason] += 1
+        seen.tokens += len(tokens)
+        known = self._answers.setdefault(which, tokens)
+        shared = min(len(known), len(tokens))
+        if known[:shared] != tokens[:shared]:
+            seen.wrong.append(f"request {number} was answered otherwise than an equal one")
+        if len(tokens) > len(known):
+            self._answers[which] = tokens
+        if reason == "length" and len(tokens) != length:
+            seen.wrong.append(f"request {number} has {len(tokens)} tokens, not {length}")
+        elif reason != "length" and not (left and reason == "left"):
+            seen.wrong.append(f"request {number} ended with {reason}")
+
+
+async def serve(config: EngineConfig, requests: int, seed: int) -> Seen:
+    """Serve all requests."""
+    engine, seen = await AsyncLLM.from_config(config, tokenizer=tokenizer()), Seen()
+    try:
+        clients, began = Clients(engine, seed, seen), time.monotonic()
+        asked = [asyncio.ensure_future(clients.ask(number)) for number in range(requests)]
+        for share in (1 / 4, 1 / 2, 3 / 4):
+            while sum(each.done() for each in asked) < share * requests:
+                await asyncio.sleep(0.01)
+            if share == 1 / 2:
+                await engine.reset_prefix_cache()
+                continue
+            await engine.pause_generation(mode="keep")
+            await asyncio.sleep(0.1)
+            await engine.resume_generation()
+        await asyncio.gather(*asked)
+        seen.seconds = time.monotonic() - began
+        await engine.pause_generation(mode="wait")  # all reports have come then
+        seen.violations, seen.stats = engine.violations(), engine.stats()
+        seen.lock_steps = sum(watch.lock_steps for watch in engine._client.watches.values())
+        return seen
+    finally:
+        await engine.shutdown()
+
+
+def recorded(folder: Path) -> Recorded:
+    """Compare the ranks' records, lock step by lock step."""
+    found, lanes = Recorded(), dict[int, dict[int, Any]]()
+    for path in sorted(folder.glob("*.ndjson")):
+        trace = TraceFile(path)
+        lane = lanes.setdefault(trace.header.rank, {})
+        for _, record in trace:
+            if isinstance(record, StepRecord | Idle) and record.lock is not None:
+                lane[record.lock.number] = record.lock
+        trace.close()
+    for number in sorted({number for lane in lanes.values() for number in lane}):
+        locks = {rank: lane.get(number) for rank, lane in lanes.items()}
+        found.lock_steps += 1
+        for rank, lock in locks.items():
+            found.collectives.setdefault(rank, Counter()).update(lock.collectives or () if lock else ())
+        said = {(lock.phase, lock.collectives, lock.last) if lock else None for lock in locks.values()}
+        if len(said) != 1:
+            found.unequal.append(f"lock step {number}: {locks}")
+        found.by_phase.update(lock.phase for lock in list(locks.values())[:1] if lock)
+    return found
+
+
+def checked(folder: Path) -> tuple[int, dict[str, Any], str]:
+    """Run `onbeat check-trace`; return its exit code, its results, and what it printed."""
+    results = folder / "results.json"
+    command = [sys.executable, "-m", "onbeat_proofs.program", "check-trace", str(folder), "--json", str(results)]
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+    said = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    return ran.returncode, said, ran.stdout + ran.stderr
+
+
+def judged(seen: Seen, found: Recorded, code: int, results: dict[str, Any]) -> list[str]:
+    """Return what does not hold."""
+    wrong = list(seen.wrong)
+    if seen.violations:
+        wrong.append(f"live violations: {seen.violations}")
+    if code != 0 or results.get("findings") or not results.get("lock_steps"):
+        wrong.append(f"check-trace: exit code {code}, {len(results.get('findings', []))} findings")
+    if not seen.lock_steps:
+        wrong.append("the front end compared no lock step")
+    wrong += found.unequal[:5]
+    if len({tuple(sorted(each.items())) for each in found.collectives.values()}) != 1:
+        wrong.append(f"ranks took part in different collectives: {found.collectives}")
+    return wrong
+
+
+def show(seen: Seen, found: Recorded, results: dict[str, Any]) -> None:
+    """Print the figures."""
+    ends = ", ".join(f"{count:,} {reason}" for reason, count in sorted(seen.ends.items()))
+    print(f"{sum(seen.ends.values()):,} requests ({ends}), {seen.tokens:,} tokens in {seen.seconds:.1f} s")
+    for each in seen.stats:
+        print(
+            f"  rank {each.rank}: {each.steps:,} steps, {each.held_steps:,} of them held; {each.dummy_steps:,} dummies; "
+            f"{each.preemptions:,} preemptions"
+        )
+    phases = ", ".join(f"phase {phase}: {count:,}" for phase, count in found.by_phase.items() if phase is not None)
+    print(f"lock steps: {seen.lock_steps:,} compared live, {found.lock_steps:,} in the records ({phases})")
+    print(f"  not alike on all ranks: {len(found.unequal)}")
+    for rank, kinds in found.collectives.items():
+        print(f"  collectives of rank {rank}: " + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()))
+    met = [row for row in results.get("invariants", []) if row["met"]]
+    print(f"violations: {sum(seen.violations.values())} live, {len(results.get('findings', []))} by check-trace")
+    print(f"  ({results.get('steps', 0):,} steps, {len(met)} invariants whose premise was met)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--interval", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trace-dir", type=Path, help="an empty folder, which is kept")
+    options = parser.parse_args(arguments)
+    if options.requests < 1 or options.ranks < 2:
+        parser.error("it takes at least one request and two ranks")
+    if options.trace_dir is not None and options.trace_dir.exists() and any(options.trace_dir.iterdir()):
+        parser.error(f"{options.trace_dir} is not empty")
+    print(machine(os.getloadavg()[0], os.cpu_count() or 1), end="")
+    with tempfile.TemporaryDirectory() as name:
+        tiny.llama(Path(name) / "model", vocab_size=256)
+        folder = options.trace_dir or Path(name) / "traces"
+        config = EngineConfig(
+            model=f"{name}/model",
+            dtype="float64",
+            device="cpu",
+            moe_upcycle=4,
+            block_size=4,
+            num_gpu_blocks_override=120,
+            max_model_len=128,
+            max_num_batched_tokens=64,
+            max_num_seqs=16,
+            data_parallel_size=options.ranks,
+            prefill_schedule_interval=options.interval,
+            trace_dir=str(folder),
+        )
+        seen = asyncio.run(serve(config, options.requests, options.seed))
+        found = recorded(folder)
+        code, results, said = checked(folder)
+    show(seen, found, results)
+    wrong = judged(seen, found, code, results)
+    if code:
+        print(said)
+    print("\n".join(f"WRONG: {each}" for each in wrong) or "all of it holds")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
