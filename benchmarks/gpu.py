@@ -8,6 +8,9 @@
                 eager, one step at a time
     steps       milliseconds of a decode step at 1 .. 256 sequences, from graphs and eagerly, beside the time in which
                 the memory can deliver the weights and the KV that such a step reads
+    cadence     the engine's step loop at intervals 1 and 2, with graphs and without: equal tokens, prefills on the
+                beat, step times
+    group       with several GPUs: two ranks that share experts over NCCL give the dense model's tokens
 
 Weights are random: nothing is downloaded. Exit code 0: all checks hold; 1: one does not; 2: there is no GPU.
 """
@@ -15,6 +18,7 @@ Weights are random: nothing is downloaded. Exit code 0: all checks hold; 1: one 
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +29,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import _gpu_cadence as cadence
 from benchmarks._weights import SHAPES, RandomWeights, random_model
 from onbeat_engine.attention import make
 from onbeat_engine.config import EngineConfig
@@ -36,6 +41,7 @@ from onbeat_engine.runner import ModelRunner
 from onbeat_engine.sampling.sampler import Sampler
 from onbeat_engine.sampling_params import SamplingParams
 from tests.engine.attention.cases import case, error
+from tests.engine.models import tiny
 from tests.engine.steps import drive, request
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -251,6 +257,26 @@ def step_times(
     return results
 
 
+# --- The engine ------------------------------------------------------------------------------------------------------
+
+
+def check_loop(device: Any, **sizes: Any) -> list[Check]:
+    """Run the engine's step loop at each interval, with graphs and without, and print its step times."""
+    model = random_model(SHAPES["tiny"], torch.float32, device)
+    config = EngineConfig(dtype="float32", max_num_seqs=64, num_gpu_blocks_override=2048, enable_prefix_caching=False)
+    runs = cadence.check_cadence(model, config, **sizes)
+    cadence.show(runs)
+    return [Check(name, float(count), 0.0) for name, count in cadence.faults(runs).items()]
+
+
+def check_ranks(ranks: int, config: EngineConfig) -> list[Check]:
+    """Compare ranks that share experts with a dense model on one rank."""
+    with tempfile.TemporaryDirectory() as name:
+        tiny.llama(Path(name), vocab_size=256)
+        different = cadence.check_group(Path(name), config, ranks=ranks)
+    return [Check(f"requests that {ranks} ranks answer otherwise than one", float(different), 0.0)]
+
+
 # --- The program -----------------------------------------------------------------------------------------------------
 
 
@@ -303,15 +329,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = EngineConfig(max_num_seqs=max(SIZES), num_gpu_blocks_override=max(SIZES) * width)
     times = step_times(model, config, SIZES, arguments.context, rate=rate, repeats=arguments.repeats)
     show_times(times, arguments.shape, arguments.context, rate)
+    loop = check_loop(device, decodes=32, prompts=40, length=512)
+    if torch.cuda.device_count() > 1:
+        loop += check_ranks(2, EngineConfig(dtype="float32", num_gpu_blocks_override=512, max_model_len=256))
+    else:
+        print("one GPU: ranks that share experts were not checked", file=sys.stderr)
+    show_checks("The engine", loop)
+    checks += replays + loop
     if arguments.json:
         figures = {
             "device": torch.cuda.get_device_name(),
             "bytes_per_second": rate,
-            "checks": [check._asdict() | {"holds": check.holds} for check in checks + replays],
+            "checks": [check._asdict() | {"holds": check.holds} for check in checks],
             "steps": [each._asdict() for each in times],
         }
         Path(arguments.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
-    return 0 if all(check.holds for check in checks + replays) else 1
+    return 0 if all(check.holds for check in checks) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Send requests of random lengths through coupled ranks; then look, live and in what they recorded, whether they agreed.
+"""Send random requests through coupled ranks; then look, live and in what they recorded, whether they agreed.
 
 Ranks share the experts of a tiny random model, in float64, and prefill on the beat; each monitors itself, the front end
 monitors the group, and all steps are recorded. Some requests are aborted, twice the engine is paused and resumed, and
@@ -94,22 +94,21 @@ class Clients:
                     tokens, reason = list(output.outputs[0].token_ids), output.outputs[0].finish_reason or "left"
                     if leaves is not None and len(tokens) > leaves and reason == "left":
                         break
-        self._judge(number, which, tokens, length, reason, leaves is not None)
+        if reason == "length" and len(tokens) != length:
+            self._seen.wrong.append(f"request {number} has {len(tokens)} tokens, not {length}")
+        elif reason != "length" and not (leaves is not None and reason == "left"):
+            self._seen.wrong.append(f"request {number} ended with {reason}")
+        self._seen.ends[reason] += 1
+        self._compare(number, which, tokens)
 
-    def _judge(self, number: int, which: int, tokens: list[int], length: int, reason: str, left: bool) -> None:
-        seen = self._seen
-        seen.ends[reason] += 1
-        seen.tokens += len(tokens)
+    def _compare(self, number: int, which: int, tokens: list[int]) -> None:
+        self._seen.tokens += len(tokens)
         known = self._answers.setdefault(which, tokens)
         shared = min(len(known), len(tokens))
         if known[:shared] != tokens[:shared]:
-            seen.wrong.append(f"request {number} was answered otherwise than an equal one")
+            self._seen.wrong.append(f"request {number} was answered otherwise than an equal one")
         if len(tokens) > len(known):
             self._answers[which] = tokens
-        if reason == "length" and len(tokens) != length:
-            seen.wrong.append(f"request {number} has {len(tokens)} tokens, not {length}")
-        elif reason != "length" and not (left and reason == "left"):
-            seen.wrong.append(f"request {number} ended with {reason}")
 
 
 async def serve(config: EngineConfig, requests: int, seed: int) -> Seen:
@@ -190,8 +189,8 @@ def show(seen: Seen, found: Recorded, results: dict[str, Any]) -> None:
     print(f"{sum(seen.ends.values()):,} requests ({ends}), {seen.tokens:,} tokens in {seen.seconds:.1f} s")
     for each in seen.stats:
         print(
-            f"  rank {each.rank}: {each.steps:,} steps, {each.held_steps:,} of them held; {each.dummy_steps:,} dummies; "
-            f"{each.preemptions:,} preemptions"
+            f"  rank {each.rank}: {each.steps:,} steps, {each.held_steps:,} of them held; "
+            f"{each.dummy_steps:,} dummies; {each.preemptions:,} preemptions"
         )
     phases = ", ".join(f"phase {phase}: {count:,}" for phase, count in found.by_phase.items() if phase is not None)
     print(f"lock steps: {seen.lock_steps:,} compared live, {found.lock_steps:,} in the records ({phases})")

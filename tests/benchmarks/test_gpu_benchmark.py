@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from benchmarks import gpu
+from benchmarks._gpu_cadence import Cadence, faults
 from benchmarks._weights import SHAPES, random_model
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.graphs import Captured, Forward
 from onbeat_engine.kv import KVCache
+from onbeat_engine.lanes.steps import LaneStep
 
 CPU = torch.device("cpu")
 torch.set_num_threads(1)
@@ -81,3 +83,23 @@ def test_steps_are_timed() -> None:
 
 def test_not_a_number_does_not_hold() -> None:
     assert not gpu.Check("x", float("nan"), 1.0).holds
+
+
+def test_the_loop_is_run_at_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = gpu.check_loop(CPU, decodes=3, prompts=5, length=40, capture=_capture)
+    assert [check.found for check in checks] == [0, 0, 0]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[2:6]] == [["1", "on"], ["2", "on"], ["1", "off"], ["2", "off"]]
+
+
+def test_what_depends_on_the_cadence_is_found() -> None:
+    right = Cadence(1, graphs=True, tokens={"a": [1, 2]})
+    wrong = Cadence(2, graphs=True, tokens={"a": [1, 3]}, steps=[LaneStep(0, 1, "prefill", beat=False)], violations=2)
+    assert list(faults([right, right]).values()) == [0, 0, 0]
+    assert list(faults([right, wrong]).values()) == [1, 1, 2]
+
+
+def test_ranks_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    config = EngineConfig(dtype="float32", device="cpu", num_gpu_blocks_override=64, max_model_len=128)
+    assert [check.found for check in gpu.check_ranks(2, config)] == [0]

@@ -1,0 +1,164 @@
+"""The engine's own step loop on a GPU: the cadence with graphs and without, and ranks that share experts over NCCL."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from onbeat_engine.async_llm import AsyncLLM
+from onbeat_engine.config import EngineConfig
+from onbeat_engine.core import Built, EngineCore
+from onbeat_engine.fake import tokenizer
+from onbeat_engine.lanes.steps import LaneStep
+from onbeat_engine.messages import LogEntry, NewRequest, Outputs
+from onbeat_engine.models.load import Model
+from onbeat_engine.runner import ModelRunner
+from onbeat_engine.sampling.sampler import Sampler
+from onbeat_engine.sampling_params import SamplingParams
+
+INTERVALS = (1, 2)
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+
+
+@dataclass
+class Cadence:
+    """One run of the loop."""
+
+    interval: int
+    graphs: bool
+    seconds: float = 0.0
+    steps: list[LaneStep] = field(default_factory=list)
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    violations: int = 0
+
+    @property
+    def off_beat(self) -> list[LaneStep]:
+        """Steps with prefill though the rank should have held it: neither the beat nor an exception explains them."""
+        return [step for step in self.steps if step.prefills and not step.beat and not step.why]
+
+    def times(self, *, prefills: bool) -> list[float]:
+        """Return the milliseconds of the steps that have prefill, or of those that only decode."""
+        return [1e3 * step.duration for step in self.steps if step.duration and step.prefills == prefills]
+
+
+def run_loop(model: Model, config: EngineConfig, *, decodes: int, prompts: int, length: int, **parts: Any) -> Cadence:
+    """Run the step loop with `decodes` sequences that decode; every second step a prompt of `length` arrives.
+
+    Args:
+        model: dense; one rank on its own, so the cadence is that of its own clock.
+        parts: for the runner.
+    """
+    runner = ModelRunner(model, config, Sampler(model.config.vocab_size, model.device, config.max_num_seqs), **parts)
+    core = EngineCore(config, Built(runner, runner.num_blocks, model.max_model_len))
+    seen = Cadence(config.prefill_schedule_interval, graphs=runner._graphs is not None)
+    number = 0
+
+    def add(id: str, size: int, output: int) -> None:
+        nonlocal number
+        number += 1
+        prompt = [(37 * number + k * (number + 3)) % model.config.vocab_size for k in range(size)]
+        new = NewRequest(id=id, prompt=prompt, params=GREEDY, max_tokens=output)
+        core.read(LogEntry(number=number, kind="request", request=new))
+
+    def turn() -> bool:
+        busy = core.turn()
+        for message in core.take():
+            if isinstance(message, Outputs):
+                seen.steps += message.lane_steps
+                for output in message.outputs:
+                    seen.tokens.setdefault(output.id, []).extend(output.tokens)
+        return busy
+
+    for index in range(decodes):
+        add(f"d{index}", 8, 2 * prompts + 16)
+    for _ in range(8):  # all decode by now; kernels are compiled
+        turn()
+    seen.steps.clear()
+    began = time.perf_counter()
+    for index in range(prompts):
+        add(f"p{index}", length, 4)
+        turn()
+        turn()
+    while turn():
+        pass
+    seen.seconds = time.perf_counter() - began
+    seen.violations = sum(core.monitor.counts.values()) if core.monitor is not None else 0
+    return seen
+
+
+def check_cadence(model: Model, config: EngineConfig, **sizes: Any) -> list[Cadence]:
+    """Run the loop at each interval, with graphs and without; the first run decides what is right.
+
+    Args:
+        sizes: as `run_loop` has them.
+    """
+    runs = []
+    for eager in (False, True):
+        for interval in INTERVALS:
+            changed = replace(config, enforce_eager=eager, prefill_schedule_interval=interval, on_violation="log")
+            parts = {**sizes, "capture": None} if eager and "capture" in sizes else sizes
+            runs.append(run_loop(model, changed, **parts))
+    return runs
+
+
+def faults(runs: Sequence[Cadence]) -> dict[str, int]:
+    """Count what must not be, by name."""
+    first = runs[0].tokens
+    return {
+        "requests whose tokens depend on the cadence or on graphs": sum(
+            tokens != run.tokens.get(id) for run in runs for id, tokens in first.items()
+        ),
+        "prefills off the beat without a reason": sum(len(run.off_beat) for run in runs),
+        "violations of invariants in the step loop": sum(run.violations for run in runs),
+    }
+
+
+def show(runs: Sequence[Cadence]) -> None:
+    """Print the table."""
+    print("The step loop: one rank, decodes beside prompts that arrive every second step")
+    print("  interval   graphs   steps   with prefill   decode ms   with prefill ms   seconds")
+    for run in runs:
+        decode, prefill = run.times(prefills=False), run.times(prefills=True)
+        print(
+            f"  {run.interval:8d}   {'on' if run.graphs else 'off':>6}   {len(run.steps):5d}   {len(prefill):12d}"
+            f"   {median(decode or [0.0]):9.2f}   {median(prefill or [0.0]):15.2f}   {run.seconds:7.2f}"
+        )
+    print(flush=True)
+
+
+async def _tokens(config: EngineConfig, requests: int, length: int) -> dict[str, list[int]]:
+    engine = await AsyncLLM.from_config(config, tokenizer=tokenizer())
+
+    async def ask(number: int) -> tuple[str, list[int]]:
+        prompt = [(7 * number + 13 * k) % 250 for k in range(4 + 5 * number)]
+        params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
+        output = await anext(engine.generate(prompt, params, f"r{number}", output_kind="final"))
+        if output.outputs[0].finish_reason != "length":
+            raise RuntimeError(f"request {number} ended: {output.outputs[0].error}")
+        return output.request_id, list(output.outputs[0].token_ids)
+
+    try:
+        return dict(await asyncio.gather(*(ask(number) for number in range(requests))))
+    finally:
+        await engine.shutdown()
+
+
+def check_group(folder: Path, config: EngineConfig, *, ranks: int, requests: int = 12, length: int = 24) -> int:
+    """Count requests that ranks which share the experts of an upcycled model answer otherwise than the dense one does.
+
+    Args:
+        folder: a model whose tokens are bytes, in safetensors.
+        config: without the model; on CUDA each rank takes a GPU of its own, and NCCL carries the tokens.
+        ranks: how many.
+
+    Raises:
+        EngineDead, RuntimeError: they could not serve.
+    """
+    plain = replace(config, model=str(folder), data_parallel_size=1)
+    right = asyncio.run(_tokens(plain, requests, length))
+    shared = replace(plain, data_parallel_size=ranks, moe_upcycle=4, prefill_schedule_interval=2)
+    found = asyncio.run(_tokens(shared, requests, length))
+    return sum(found[id] != tokens for id, tokens in right.items())
