@@ -115,6 +115,9 @@ def test_a_client_that_reads_nothing_is_disconnected() -> None:
             b"Content-Length: %d\r\n\r\n" % len(body) + body
         )
         assert until(lambda: len(engine.seen) == 1)
+        with server.http() as http:  # the others are served meanwhile
+            assert http.post("/v1/completions", json=HI).status_code == 200
+            assert len(engine.running) == 1
         assert until(lambda: not engine.running, 20.0)
         connection.close()
 
