@@ -119,6 +119,7 @@ class ModelRunner:
             most_entries=config.max_num_seqs * self._most_blocks,
         )
         self._capture = capture
+        # Steps of a group have collectives inside, of sizes that differ from step to step; see `parallel.group.Shape`.
         eager = config.enforce_eager or companions is not None or not self._attention.capturable
         self._cuda_graphs = self.device.type == "cuda" and not eager
         self._graphs = self._captured()

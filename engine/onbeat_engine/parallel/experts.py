@@ -4,7 +4,7 @@ Two ways, with the same result up to rounding; sums over ranks are taken in the 
 on nothing but its inputs:
 
 - `all-gather`: every token goes to every rank, which applies what it holds; the parts come home and are added. Two
-  collectives of known sizes, so it can be captured in a CUDA graph.
+  collectives of known sizes, as a CUDA graph would need them (see `group.Shape`).
 - `all-to-all`: a token goes once to each rank that holds an expert of it. A third collective, of the sizes, comes
   first; it pays where there are many more ranks than experts per token.
 

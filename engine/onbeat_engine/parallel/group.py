@@ -27,16 +27,20 @@ Through = Literal["auto", "memory", "gloo"]
 
 
 class Shape(NamedTuple):
-    """What the ranks know of each other's part in a forward."""
+    """What the ranks know of each other's part in a forward.
+
+    All agree on `decode_only` and `padded`, which is what replaying graphs on all of them takes. None does yet: steps
+    of a group run eagerly, since collectives inside a captured graph could not be tried without several GPUs.
+    """
 
     tokens: tuple[int, ...]
     """By rank; 0 where a dummy runs."""
     decode_only: bool
-    """No rank has a prefill in it: all replay graphs, or none does."""
+    """No rank has a prefill in it: all could replay graphs, or none."""
 
     @property
     def padded(self) -> int:
-        """The most tokens of any rank: what all pad to."""
+        """The most tokens of any rank: what all would pad to."""
         return max(self.tokens)
 
 
