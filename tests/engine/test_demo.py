@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from onbeat_engine import demo
 from onbeat_engine.bench.client import Outcome
 from onbeat_engine.bench.prompts import Planned
 from onbeat_engine.cmd_serve_demo import lines
@@ -79,7 +78,7 @@ def test_violations_are_read_off_the_metrics() -> None:
 
 
 def test_without_the_program_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(demo.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="the program onbeat is not in the path"):
         program()
