@@ -11,7 +11,7 @@ import pytest
 from tools.readme import FENCE, ROOT, SLOW, commands, printed, same
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```\n(?!\$ )(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+PROGRAMS = re.findall(r"^```python\n((?:(?!```).)*?)^```\n\n```\n(?!\$ )(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 QUICK = [block for block in FENCE.findall(README) if not SLOW.search(commands(block)[0])]
 
 
