@@ -89,7 +89,7 @@ class AsyncLLM:
         sizes = config.scheduler_config(
             num_blocks=min(each.num_blocks for each in ready), max_model_len=engine.max_model_len
         )
-        engine._preparer = Preparer(tokenizer, sizes.longest_request)
+        engine._preparer = Preparer(tokenizer, sizes.longest_request, ready[0].vocab_size)
         coupled = any(each.coupled for each in ready)
         engine._client = Client(
             config.data_parallel_size, coupled, engine._processes.send, on_violation=config.on_violation
