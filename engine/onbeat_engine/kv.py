@@ -51,6 +51,8 @@ class KVCache:
         self.device = device
         self.layers: list[tuple[Any, Any]] = []
         """Keys and values of each layer."""
+        self._data: Any = None
+        """All of them."""
         self.allocate()
 
     @property
@@ -69,13 +71,18 @@ class KVCache:
             data = data.view(shape.dtype).view(size)
         else:
             data = torch.zeros(size, dtype=shape.dtype, device=self.device)
+        self._data = data
         self.layers = [(layer[0], layer[1]) for layer in data]
 
     def free(self) -> None:
         """Give the memory up, and all that is in it."""
-        self.layers = []
+        self.layers, self._data = [], None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def clear_values(self, block: int) -> None:
+        """Zero a block's values in all layers: what overflowed in one request must not reach the next one there."""
+        self._data[:, 1, block] = 0
 
     def write(self, layer: int, k: Any, v: Any, blocks: Any, offsets: Any) -> None:
         """Store `k` and `v` [T, kv heads, head_dim]; token t goes to slot `offsets[t]` of block `blocks[t]`."""

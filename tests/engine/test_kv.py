@@ -99,3 +99,14 @@ def test_cuda_gets_what_the_largest_step_leaves(monkeypatch: pytest.MonkeyPatch)
     assert blocks_on_cuda(SHAPE, device, 0.9, lambda: None, most=7) == 7
     with pytest.raises(ConfigError, match="raise gpu_memory_utilization"):
         blocks_on_cuda(SHAPE, device, 0.3, lambda: None, most=7)
+
+
+def test_values_of_one_block_are_cleared_in_all_layers() -> None:
+    cache = KVCache(SHAPE, 5, CPU)
+    for keys, values in cache.layers:
+        keys.fill_(1.0)
+        values.fill_(1.0)
+    cache.clear_values(3)
+    for keys, values in cache.layers:
+        assert keys.all()
+        assert values.flatten(1).any(1).tolist() == [True, True, True, False, True, True]
