@@ -63,7 +63,7 @@ class Preparer:
         room = self.longest - len(tokens)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         ends = () if params.ignore_eos else self.tokenizer.eos_token_ids
-        stops = {*params.stop_token_ids, *(id for id in ends if id < self.vocab_size)}
+        stops = {*params.stop_token_ids, *(id for id in ends if 0 <= id < self.vocab_size)}
         seed = random.getrandbits(62) if params.seed is None else params.seed
         number = next(self._serial)
         salt = cache_salt and f"client's {cache_salt}"
