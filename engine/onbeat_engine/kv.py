@@ -98,8 +98,11 @@ def available_memory() -> int:
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        stat = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
     except OSError:
         return free
+    # Files that were read, such as the weights, count as used, and go when memory is wanted.
+    used -= int(stat.get("active_file", 0)) + int(stat.get("inactive_file", 0))
     return free if limit == "max" else min(free, int(limit) - used)
 
 

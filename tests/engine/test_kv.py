@@ -60,6 +60,7 @@ def test_available_memory_heeds_the_limit_of_the_group(tmp_path: Path, monkeypat
         "/proc/meminfo": "MemTotal: 100 kB\nMemAvailable:     40 kB\n",
         "/sys/fs/cgroup/memory.max": "30000\n",
         "/sys/fs/cgroup/memory.current": "10000\n",
+        "/sys/fs/cgroup/memory.stat": "anon 7000\nfile 3000\ninactive_file 1000\nactive_file 1500\n",
     }
 
     def read(path: Path) -> str:
@@ -68,7 +69,7 @@ def test_available_memory_heeds_the_limit_of_the_group(tmp_path: Path, monkeypat
         return files[str(path)]
 
     monkeypatch.setattr(Path, "read_text", read)
-    assert available_memory() == 20000
+    assert available_memory() == 22500
     files["/sys/fs/cgroup/memory.max"] = "max\n"
     assert available_memory() == 40 * 1024
     del files["/sys/fs/cgroup/memory.max"]
