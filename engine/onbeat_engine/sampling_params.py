@@ -60,9 +60,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             BadRequest: with the field's name and value.
         """
-        msgspec.structs.force_setattr(self, "stop", (self.stop,) if isinstance(self.stop, str) else self._tuple("stop"))
+        stop, biases = self._given("stop"), self._given("logit_bias")
+        msgspec.structs.force_setattr(self, "stop", (stop,) if isinstance(stop, str) else self._tuple("stop"))
         msgspec.structs.force_setattr(self, "stop_token_ids", self._tuple("stop_token_ids"))
-        biases = self._given("logit_bias")
         if biases is None:
             msgspec.structs.force_setattr(self, "logit_bias", {})
         elif not isinstance(biases, dict) or not all(_within(-100, bias, 100) for bias in biases.values()):
