@@ -4,8 +4,8 @@ A model with experts on several ranks of this machine: in every step all wait fo
 asked how long a step of decodes takes (D), and a step with one prompt (P); the prompts are made so long that P is
 `--ratio` times D. Then requests arrive at random moments, the same for every interval. The loads:
 
-- decode: 1.5 arrivals in P seconds for two ranks, each of which could serve one in P. Without a cadence that is enough
-  for most steps to have a prefill on some rank;
+- decode: eight tenths of the prompts that the ranks could take if all had one in each step, for which they take A
+  seconds. Without a cadence that is enough for most steps to have a prefill on some rank;
 - saturation: all requests are there from the start;
 - prefill: prompts of 16 times the outputs, as frequent.
 
@@ -40,8 +40,8 @@ from onbeat_engine.fake import tokenizer
 from onbeat_engine.sampling_params import SamplingParams
 
 LOADS = ("decode", "saturation", "prefill")
-ARRIVALS = 0.75
-"""Of the decode load, for each rank in P seconds: less than the one that it could serve."""
+USED = 0.8
+"""Of what the ranks could take, in the decode load."""
 SHORT = 64
 """Tokens of the prompts from which the length of all others is calculated."""
 
@@ -94,6 +94,8 @@ def random_model(folder: Path) -> str:
         return torch.randn(*shape, generator=made) / shape[-1] ** 0.5
 
     tensors = {"model.embed_tokens.weight": matrix(256, hidden), "model.norm.weight": torch.ones(hidden)}
+    # Bytes above 127 are never the likeliest: parts of characters would be kept back until the whole is there.
+    tensors["model.embed_tokens.weight"][128:] = 0
     for index in range(layers):
         name = f"model.layers.{index}"
         tensors |= {
@@ -119,7 +121,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def prompt(number: int, length: int) -> list[int]:
     """Return a prompt that shares no block with another."""
     random_ = random.Random(number)
-    return [random_.randrange(250) for _ in range(length)]
+    return [random_.randrange(128) for _ in range(length)]
 
 
 async def ask(engine: AsyncLLM, id: str, tokens: list[int], output: int) -> list[float]:
@@ -134,44 +136,53 @@ async def ask(engine: AsyncLLM, id: str, tokens: list[int], output: int) -> list
     return times
 
 
-async def calibrate(start: Start, config: EngineConfig, ratio: float) -> tuple[float, float, int]:
-    """Return seconds of a step of four decodes on each rank, and of a step with one prompt, and its length."""
-    engine = await start(config)
+@dataclass(frozen=True)
+class Times:
+    """Seconds of steps, and the length of the prompts in them."""
+
+    decode: float
+    """With four decodes on each rank."""
+    one: float
+    """With one prompt, on one rank."""
+    all: float
+    """With one prompt on each rank."""
+    length: int
+
+
+async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
+    """Measure steps; prompts are made so long that a step with one takes `ratio` times one of decodes."""
+    engine = await start(replace(config, trace_dir=None))
     several = 4 * config.data_parallel_size
 
-    async def prefill(length: int) -> float:
-        first = []
+    async def prefill(length: int, count: int) -> float:
+        took = []
         for i in range(5):
-            asked, got = (await ask(engine, f"p{length}-{i}", prompt(-100 - i, length), 1))[:2]
-            first.append(got - asked)
-        return median(first)
+            asked = [ask(engine, f"p{i}", prompt(-100 - several * i - k, length), 1) for k in range(count)]
+            took.append(max(times[1] - times[0] for times in await asyncio.gather(*asked)))
+        return median(took)
 
     try:
         await asyncio.gather(*(ask(engine, f"w{i}", prompt(-1 - i, SHORT), 4) for i in range(several)))
         runs = await asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, 8), 24) for i in range(several)))
         decode = median(b - a for times in runs for a, b in pairwise(times[8:]))
-        length = max(8, round(SHORT * (ratio - 1) * decode / max(1e-3, await prefill(SHORT) - decode)))
+        length = max(8, round(SHORT * (ratio - 1) * decode / max(1e-3, await prefill(SHORT, 1) - decode)))
         length = min(length, (config.max_model_len or 0) - 32)
-        return decode, await prefill(length), length
+        return Times(decode, await prefill(length, 1), await prefill(length, config.data_parallel_size), length)
     finally:
         await engine.shutdown()
 
 
-def loads(names: Sequence[str], step: float, length: int, options: argparse.Namespace) -> list[Load]:
-    """Return the loads, with arrivals at random moments.
-
-    Args:
-        step: seconds of a step with a prompt of `length` tokens.
-    """
+def loads(names: Sequence[str], times: Times, options: argparse.Namespace) -> list[Load]:
+    """Return the loads, with arrivals at random moments."""
     random_ = random.Random(options.seed)
-    at, times = 0.0, []
+    at, moments, length = 0.0, list[float](), times.length
     for _ in range(options.requests):
-        at += random_.expovariate(ARRIVALS * options.ranks / step)
-        times.append(at)
+        at += random_.expovariate(USED * options.ranks / times.all)
+        moments.append(at)
     known = {
-        "decode": Load("decode", tuple(times), length, options.output),
+        "decode": Load("decode", tuple(moments), length, options.output),
         "saturation": Load("saturation", (0.0,) * options.requests, length, options.output),
-        "prefill": Load("prefill", tuple(times), length, max(2, length // 16)),
+        "prefill": Load("prefill", tuple(moments), length, max(2, length // 16)),
     }
     return [known[name] for name in names]
 
@@ -204,7 +215,8 @@ async def measure(
     results = {interval: Result(interval) for interval in intervals}
     for _ in range(rounds):
         for interval, result in results.items():
-            engine = await start(replace(config, prefill_schedule_interval=interval))
+            folder = f"{config.trace_dir}/{load.name}-{interval}" if config.trace_dir else None
+            engine = await start(replace(config, prefill_schedule_interval=interval, trace_dir=folder))
             try:
                 for i in range(2 * config.data_parallel_size):
                     await ask(engine, f"warm-{i}", prompt(-200 - i, load.prompt), 4)
@@ -256,23 +268,25 @@ async def run(options: argparse.Namespace, start: Start, console: Console) -> in
         max_num_batched_tokens=options.max_num_batched_tokens,
         enable_prefix_caching=False,
         num_gpu_blocks_override=options.blocks,
+        trace_dir=options.trace_dir,
     )
     about = machine(os.getloadavg()[0], os.cpu_count() or 1)
-    decode, step, length = await calibrate(start, config, options.ratio)
+    times = await calibrate(start, config, options.ratio)
     console.print(
-        f"{about}{options.ranks} ranks; a step of 4 decodes on each: D = {1e3 * decode:.0f} ms; with one prompt "
-        f"of {length}: P = {1e3 * step:.0f} ms = {step / decode:.1f} D\n"
+        f"{about}{options.ranks} ranks; a step of 4 decodes on each: D = {1e3 * times.decode:.0f} ms; with a prompt of "
+        f"{times.length} on one: P = {1e3 * times.one:.0f} ms = {times.one / times.decode:.1f} D; "
+        f"on all: A = {1e3 * times.all:.0f} ms\n"
     )
     told, violations = [], 0
-    for load in loads(options.loads, step, length, options):
+    for load in loads(options.loads, times, options):
         results = await measure(start, config, load, options.intervals, options.rounds)
-        console.print(table(load, results, decode))
+        console.print(table(load, results, times.decode))
         violations += sum(result.violations for result in results)
         told.append({"load": asdict(load), "results": [asdict(result) for result in results]})
     console.print(f"{violations} violations of invariants")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": about, "decode": decode, "prefill": step, "loads": told}, file)
+            json.dump({"machine": about, "times": asdict(times), "loads": told}, file)
     return 1 if violations else 0
 
 
@@ -299,6 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
     parser.add_argument("--blocks", type=int, default=1024, help="KV blocks of each rank")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trace-dir", help="write the ranks' step records there, a folder for each load and interval")
     parser.add_argument("--json", help="write everything that was measured there")
     options = parser.parse_args(arguments)
     if unknown := set(options.loads) - set(LOADS):

@@ -2,9 +2,9 @@
 
     python -m benchmarks.soak --clients 500 --seconds 180
 
-Serves a model with random weights (or MODEL) in a process of its own, as `onbeat serve` does. Exits with 0 if nothing
-crashed, every stream that was read had its end, every bad request was refused with its status, and afterwards blocks,
-entries and file descriptors are those of the start; else with 1.
+Serves a model with random weights in a process of its own, as `onbeat serve` does, with whatever further flags. Exits
+with 0 if nothing crashed, every stream that was read had its end, every bad request was refused with its status, memory
+did not grow without end, and afterwards blocks, entries and file descriptors are those of the start; else with 1.
 """
 
 import argparse
@@ -36,6 +36,8 @@ BACK_TO_ZERO = (
     "num_requests_unfinished",
     "http_requests_in_flight",
 )
+GROWTH = 1.2
+"""Most that resident memory may grow from the middle of the run to its end."""
 SETTLE = 20.0
 """Seconds in which the server has to come to rest once the load has ended."""
 
@@ -83,14 +85,20 @@ class Server:
         """Send SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(60)
+            self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            return -9
+            self.process.communicate()
+        return self.process.returncode
 
 
-async def load(server: Server, clients: int, seconds: float, seed: int, tally: Tally) -> None:
-    """Put the load on; now and then somebody pauses the server, as for an update of weights."""
+async def load(server: Server, clients: int, seconds: float, seed: int, tally: Tally) -> list[float]:
+    """Put the load on; now and then somebody pauses the server, as for an update of weights.
+
+    Returns:
+        Resident MiB, every ten seconds.
+    """
+    memory = []
     loop = asyncio.get_running_loop()
     begun = loop.time()
     until = begun + seconds
@@ -100,8 +108,10 @@ async def load(server: Server, clients: int, seconds: float, seed: int, tally: T
         await asyncio.wait(tasks, timeout=10)
         done = sum(tally.ends.values())
         now = f"{loop.time() - begun:5.0f} s: {done} requests, {tally.ends['WRONG']} wrong"
-        print(f"{now}, {server.memory():.0f} MiB resident", flush=True)
+        memory.append(server.memory())
+        print(f"{now}, {memory[-1]:.0f} MiB resident", flush=True)
     await asyncio.gather(*tasks, pauses)
+    return memory
 
 
 async def pause_now_and_then(server: Server, until: float, tally: Tally) -> None:
@@ -134,17 +144,26 @@ def at_rest(server: Server, files: Sequence[int]) -> list[str]:
         time.sleep(0.5)
 
 
+def growth(memory: Sequence[float]) -> list[str]:
+    """Return what is wrong with the resident MiB over time: under the same load it comes to rest."""
+    if len(memory) < 6:
+        return []
+    middle, last = memory[len(memory) // 2], memory[-1]
+    return [f"{last:.0f} MiB resident, {middle:.0f} in the middle"] if last > GROWTH * middle else []
+
+
 def soak(model: str, flags: Sequence[str], clients: int, seconds: float, seed: int) -> dict[str, Any]:
     """Run it; return the result."""
     server = Server(model, flags)
     tally = Tally()
     try:
-        asyncio.run(load(server, 20, 3.0, seed + 1, Tally()))  # what is opened once is open from here on
+        asyncio.run(load(server, 20, min(3.0, seconds), seed + 1, Tally()))  # what is opened once is open from here on
         time.sleep(1.0)
         faults = at_rest(server, [1 << 30] * len(server.files()))
         files, memory = server.files(), server.memory()
         before = server.metrics()
-        asyncio.run(load(server, clients, seconds, seed, tally))
+        samples = asyncio.run(load(server, clients, seconds, seed, tally))
+        faults += growth(samples)
         faults += at_rest(server, files)
         after, files_after, memory_after = server.metrics(), server.files(), server.memory()
         violations = after.get("invariant_violations_total", 0.0)
@@ -169,7 +188,7 @@ def soak(model: str, flags: Sequence[str], clients: int, seconds: float, seed: i
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("model", nargs="?", help="default: a model with random weights")
+    parser.add_argument("--model", help="default: one with random weights")
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--seed", type=int, default=7)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from onbeat_engine.client import Client
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
+from onbeat_engine.lanes.steps import LaneRing, Lanes
 from onbeat_engine.messages import Ended, FromRank, Output, Outputs, RankStats
 from onbeat_engine.outputs import OutputKind, RequestState
 from onbeat_engine.preparing import Preparer
@@ -51,6 +52,7 @@ class AsyncLLM:
         self._preparer: Preparer
         self._open: dict[str, set[RequestState]] = {}
         """By the caller's names: what somebody still reads."""
+        self._ring = LaneRing(interval=config.prefill_schedule_interval)
         self._drained = asyncio.Event()
         self._slept = False
         """The pause is `sleep`'s own."""
@@ -91,6 +93,7 @@ class AsyncLLM:
         )
         engine._preparer = Preparer(tokenizer, sizes.longest_request, ready[0].vocab_size)
         coupled = any(each.coupled for each in ready)
+        engine._ring.lock_step = coupled
         engine._client = Client(
             config.data_parallel_size, coupled, engine._processes.send, on_violation=config.on_violation
         )
@@ -130,8 +133,14 @@ class AsyncLLM:
         sent: list[str] = []
 
         def deliver(output: Output, rank: int) -> None:
-            if state.push(output, rank):
-                self._client.abort([output.id])  # a stop string: the rank knows only tokens
+            try:
+                stopped = state.push(output, rank)  # a stop string: the rank knows only tokens
+            except Exception as error:  # no fault of one request may reach the others of the step
+                log.exception("the output of request %r could not be read", request_id)
+                state.fail(output.id, f"its output could not be read: {type(error).__name__}: {error}")
+                stopped = True
+            if stopped:
+                self._client.abort([output.id])
             news.set()
 
         try:
@@ -287,6 +296,10 @@ class AsyncLLM:
             counts.update(watch.counts)
         return dict(counts)
 
+    def lanes(self) -> Lanes:
+        """Return the latest steps of every rank."""
+        return self._ring.lanes()
+
     @property
     def ranks(self) -> list[RankInfo]:
         """The processes of the ranks."""
@@ -329,8 +342,11 @@ class AsyncLLM:
     # --- Inside ------------------------------------------------------------------------------------------------------
 
     def _received(self, message: FromRank) -> None:
-        if isinstance(message, Outputs) and message.outputs:
-            self.last_progress = time.monotonic()
+        if isinstance(message, Outputs):
+            for step in message.lane_steps:
+                self._ring.add(step)
+            if message.outputs:
+                self.last_progress = time.monotonic()
         self._client.received(message)
         if isinstance(message, Ended) and not message.expected:
             self._recover(message.rank)
@@ -356,7 +372,11 @@ class AsyncLLM:
                 await self._processes.restart(members)
             except OnbeatError as error:
                 log.error("ranks %s could not be started again: %s", members, error)
+            except Exception:  # as above, and whoever waits for it must not wait for ever
+                log.exception("ranks %s could not be started again", members)
             else:
+                for rank in members:
+                    self._ring.forget(rank)
                 self._client.joined(group, self._processes.infos[members[0]].epoch)
                 log.warning("ranks %s were started again", members)
                 return

@@ -5,6 +5,7 @@ sent is fetched (`take`). In whatever surrounds it, the order is: read all that 
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from onbeat_engine.config import EngineConfig
 from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.executor import EngineRequest, Executor, Pending, Row, StepOutputs
 from onbeat_engine.group_turns import GroupTurns
+from onbeat_engine.lanes.tracker import LaneTracker
 from onbeat_engine.messages import (
     Abort,
     Answer,
@@ -44,7 +46,7 @@ from onbeat_spec.protocol import (
     may_run,
     read,
 )
-from onbeat_spec.records import Step
+from onbeat_spec.records import LockStep, Step
 
 log = logging.getLogger("onbeat.core")
 
@@ -106,6 +108,7 @@ class EngineCore:
         self.reporter = Reporter(
             RankStats(rank=rank, epoch=epoch), self.scheduler, self.monitor.counts if self.monitor else {}
         )
+        self._lanes = LaneTracker(rank)
         self.flights: deque[Flight] = deque()
         self.coupled = built.exchange.size > 1
         self._turns: GroupTurns | None = None
@@ -119,6 +122,8 @@ class EngineCore:
         self._over: list[EngineRequest] = []
         """Ended, but steps in flight may still speak of them."""
         self._asleep = False
+        self.failed = False
+        """It has ended though nobody wanted that."""
         self._sent: list[FromRank] = []
 
     # --- Messages ----------------------------------------------------------------------------------------------------
@@ -230,6 +235,8 @@ class EngineCore:
         if turn.kind == "idle":
             self._clock.idle()
             return False
+        if self._turns is not None:
+            self._turns.begins()
         agreement: Agreement | None = None
         if turn.vote is not None:
             agreement = self.exchange.exchange(turn.vote)
@@ -239,7 +246,7 @@ class EngineCore:
             self._step(turn)
         self.state = after_step(self.state, self.settings, agreement)
         if turn.vote is not None and self._turns is not None:
-            self._turns.took_part(turn, last=self.state.read == self.state.agreed)
+            self._idle(*self._turns.took_part(turn, last=self.state.read == self.state.agreed))
         if self.state.ended:
             self._end(self.state.ended, expected=True)
         else:
@@ -251,10 +258,11 @@ class EngineCore:
         throttle = turn.throttle if self.coupled else self._clock.throttle()
         if self._turns is not None:
             self._turns.steps(turn)
+        saturated = self.scheduler.saturated
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
-        if self._turns is not None:
-            self._turns.stepped(turn, step)
+        lock = None if self._turns is None else self._turns.stepped(turn, step)
+        self._lanes.scheduled(step, lock, saturated=saturated, time=time.monotonic())
         pending: Pending | None = None
         if rows:
             pending = self.executor.execute(rows)
@@ -286,9 +294,12 @@ class EngineCore:
         if self._turns is not None:
             self.executor.dummy()
             self.reporter.dummies += 1
-            self._turns.took_part(turn, last=False)
+            self._idle(*self._turns.took_part(turn, last=False))
             if self.monitor is not None:
                 self.monitor.took_part()
+
+    def _idle(self, lock: LockStep, took: float) -> None:
+        self.reporter.lane_steps.append(self._lanes.idle(lock, time=time.monotonic(), took=took))
 
     def _drain(self) -> None:
         while self.flights:
@@ -299,6 +310,8 @@ class EngineCore:
         flight = self.flights.popleft()
         outputs = StepOutputs() if flight.pending is None else flight.pending.wait()
         done = self.scheduler.update(flight.step, outputs.tokens)
+        if (ended := self._lanes.ended(flight.step.index, time.monotonic())) is not None:
+            self.reporter.lane_steps.append(ended)
         if self.monitor is not None:
             self.monitor.delivered(done)
         self.reporter.delivered(flight.rows, outputs, done)
@@ -352,6 +365,7 @@ class EngineCore:
     def _end(self, why: str, *, expected: bool = False) -> None:
         """End this rank: everybody who waits for it is told why."""
         self.state, _ = lost(self.state, why)
+        self.failed = self.failed or not expected
         self.flights.clear()
         reason = FinishReason.ABORT if expected else FinishReason.ERROR
         for id in tuple(self.scheduler.requests):

@@ -1,5 +1,7 @@
 """What one rank of a lock-step group says of its turns: to its trace, and to the front end, which watches the group."""
 
+import time
+
 from onbeat_engine.reporting import Reporter
 from onbeat_reference.recorder import Recorder
 from onbeat_reference.scheduler import Scheduler
@@ -21,24 +23,32 @@ class GroupTurns:
         self._recorder = recorder
         self._reporter = reporter
         self._number = 0
+        self._began = 0.0
+
+    def begins(self) -> None:
+        """A turn begins."""
+        self._began = time.monotonic()
 
     def steps(self, turn: Turn) -> None:
         """The scheduler's next step is this turn."""
         if self._recorder is not None:
             self._recorder.lock = self._lock(turn)
 
-    def stepped(self, turn: Turn, step: Step) -> None:
-        """It was scheduled."""
-        self._tell(self._lock(turn), sum(step.scheduled.values()))
+    def stepped(self, turn: Turn, step: Step) -> LockStep:
+        """It was scheduled; return which turn it is."""
+        lock = self._lock(turn)
+        self._tell(lock, sum(step.scheduled.values()))
         self._number += 1
+        return lock
 
-    def took_part(self, turn: Turn, *, last: bool) -> None:
-        """This turn went without the scheduler: an exchange, or a dummy."""
-        lock = self._lock(turn, last)
+    def took_part(self, turn: Turn, *, last: bool) -> tuple[LockStep, float]:
+        """This turn went without the scheduler: an exchange, or a dummy; return which it is, and its seconds."""
+        lock, took = self._lock(turn, last), time.monotonic() - self._began
         if self._recorder is not None:
-            self._recorder.took_part(lock)
+            self._recorder.took_part(lock, took)
         self._tell(lock, 0)
         self._number += 1
+        return lock, took
 
     def _lock(self, turn: Turn, last: bool = False) -> LockStep:
         # An exchange has no phase: nothing is scheduled in it.

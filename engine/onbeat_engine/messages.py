@@ -8,6 +8,7 @@ whenever those have changed (case B103: also without a step).
 import msgspec
 
 from onbeat_engine.executor import TokenLogprobs
+from onbeat_engine.lanes.steps import LaneStep
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec.protocol import PauseMode, Seen
 from onbeat_spec.records import Member
@@ -138,6 +139,8 @@ class Outputs(FromRank, frozen=True, kw_only=True, tag="outputs"):
     stats: RankStats | None = None
     lock_steps: list[Member] = []
     """The rank's part in the turns of its group since the last message, if the group is watched."""
+    lane_steps: list[LaneStep] = []
+    """Its steps that have ended since then, for the lanes."""
 
 
 class Answer(FromRank, frozen=True, kw_only=True, tag="answer"):

@@ -109,6 +109,11 @@ class Choice:
                 self.stop_reason = output.stop_token
         return False
 
+    def fail(self, why: str) -> None:
+        """End it with an error."""
+        if self.finish_reason is None:
+            self.finish_reason, self.error = "error", why
+
     def take(self, kind: OutputKind) -> CompletionOutput | None:
         """Return all so far, or what is new; None: nothing is."""
         if kind == "delta" and not self.has_news:
@@ -194,6 +199,10 @@ class RequestState:
         if self.finished and not self.finished_time:
             self.finished_time = time.monotonic()
         return stopped
+
+    def fail(self, id: str, why: str) -> None:
+        """End a completion with an error."""
+        self.choices[self._index[id]].fail(why)
 
     def take(self, kind: OutputKind) -> RequestOutput | None:
         """Return what there is to tell; None: nothing new."""

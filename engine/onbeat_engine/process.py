@@ -163,7 +163,7 @@ def serve(spec: RankSpec, channel: Channel, *, child: bool = True) -> int:
             return 1
         _loop(core, channel, child)
         core.exchange.close()
-        return 1 if _unexpected(core) else 0
+        return 1 if core.failed else 0
     finally:
         channel.close()
 
@@ -209,10 +209,6 @@ def _loop(core: EngineCore, channel: Channel, child: bool) -> None:
         channel.beat(core.rank)
         if not busy and not core.ended:
             channel.wait(HEARTBEAT)
-
-
-def _unexpected(core: EngineCore) -> bool:
-    return core.ended not in ("removed", "the engine was shut down")
 
 
 def _end_with_parent(address: str) -> None:

@@ -170,16 +170,7 @@ class Processes:
     # --- Starting and ending -----------------------------------------------------------------------------------------
 
     async def _launch(self, ranks: Sequence[int]) -> list[Ready]:
-        if self.config.data_parallel_size > 1 and not self.config.data_parallel_port:
-            address = self.config.data_parallel_address
-            try:
-                port = free_port(address)  # where ranks that share collectives meet
-            except OSError as error:
-                raise ConfigError(
-                    f"data_parallel_address {address} is not of this machine ({error}); if rank 0 is elsewhere, "
-                    f"give data_parallel_port too"
-                ) from None
-            self._started = dataclasses.replace(self.config, data_parallel_port=port)
+        self._meet()
         for rank in ranks:
             self._ready.pop(rank, None)
             if rank < self.local_ranks:
@@ -197,6 +188,19 @@ class Processes:
             self._awaited.difference_update(ranks)
         self._up.update(dict.fromkeys(ranks, time.monotonic()))
         return [self._ready[rank] for rank in ranks]
+
+    def _meet(self) -> None:
+        """Say where ranks that share collectives meet, unless the configuration does."""
+        if self.config.data_parallel_size > 1 and not self.config.data_parallel_port:
+            address = self.config.data_parallel_address
+            try:
+                port = free_port(address)
+            except OSError as error:
+                raise ConfigError(
+                    f"data_parallel_address {address} is not of this machine ({error}); if rank 0 is elsewhere, "
+                    f"give data_parallel_port too"
+                ) from None
+            self._started = dataclasses.replace(self.config, data_parallel_port=port)
 
     def _bind(self, socket: zmq.asyncio.Socket, address: str) -> None:
         try:
@@ -278,31 +282,36 @@ class Processes:
             self._received(message)
 
     async def _watch(self) -> None:
-        patience = HANGS_AFTER * self.config.collective_timeout
         last = pinged = time.monotonic()
         ended = set[subprocess.Popen[bytes]]()
         while True:
             await asyncio.sleep(WATCH_EVERY)
             now = time.monotonic()
-            if now - last > patience / 2:  # it was us who slept: what ranks have told is still to be read
-                self._up = dict.fromkeys(self._up, now)
+            if now - last > HANGS_AFTER * self.config.collective_timeout / 2:
+                self._up = dict.fromkeys(self._up, now)  # it was us who slept: what ranks have told is still to be read
             last = now
             if now - pinged >= PING:
                 pinged = now
                 for info in self.infos[self.local_ranks :]:
                     self.send(info.rank, Ping())
             for info in self.infos:
-                child = self._children.get(info.rank)
-                if not info.alive or self._closing:
-                    continue
-                if child is not None and child.poll() is not None:
-                    if child in ended:
-                        self._lost(info.rank, f"its process ended: {_exit(child.returncode)}")
-                    ended.add(child)  # its last words may be in the socket: they are read until the next look
-                elif now - self._up.get(info.rank, now) > patience:
-                    if child is not None:
-                        child.kill()
-                    self._lost(info.rank, f"it hung: nothing was heard of it for {patience:g} s")
+                if info.alive and not self._closing:
+                    try:
+                        self._look(info.rank, now, ended)
+                    except Exception:  # nobody else looks after the other ranks
+                        log.exception("the end of rank %d could not be handled", info.rank)
+
+    def _look(self, rank: int, now: float, ended: set["subprocess.Popen[bytes]"]) -> None:
+        """See whether a rank lives."""
+        child, patience = self._children.get(rank), HANGS_AFTER * self.config.collective_timeout
+        if child is not None and child.poll() is not None:
+            if child in ended:
+                self._lost(rank, f"its process ended: {_exit(child.returncode)}")
+            ended.add(child)  # its last words may be in the socket: they are read until the next look
+        elif now - self._up.get(rank, now) > patience:
+            if child is not None:
+                child.kill()
+            self._lost(rank, f"it hung: nothing was heard of it for {patience:g} s")
 
     def _lost(self, rank: int, why: str) -> None:
         if self.infos[rank].alive and (rank in self._up or rank in self._children):

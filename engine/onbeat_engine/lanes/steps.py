@@ -166,6 +166,10 @@ class LaneRing:
             ring = self._steps[step.rank] = deque(maxlen=self.capacity)
         ring.append(step)
 
+    def forget(self, rank: int) -> None:
+        """Drop a rank's steps: it was started again, and counts from the beginning."""
+        self._steps.pop(rank, None)
+
     def lanes(self) -> Lanes:
         """Return what is kept."""
         return Lanes({rank: tuple(self._steps[rank]) for rank in sorted(self._steps)}, self.interval, self.lock_step)

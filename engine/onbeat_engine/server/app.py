@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from onbeat_engine.server import admin, chat, completions, errors, health, models
+from onbeat_engine.server import admin, chat, completions, errors, health, lanes, models
 from onbeat_engine.server.config import ServerConfig
 from onbeat_engine.server.engine import Engine
 from onbeat_engine.server.middleware import OPEN, Gate
@@ -15,7 +15,7 @@ def build(engine: Engine, config: ServerConfig) -> tuple[FastAPI, Serving]:
     """Return the application and its state."""
     serving = Serving(engine, config)
     app = FastAPI(title="onbeat", redoc_url=None)
-    for module in (completions, chat, models, health, admin):
+    for module in (completions, chat, models, health, lanes, admin):
         app.include_router(module.router(serving))
     errors.install(app)
     app.add_middleware(Gate, config=config)

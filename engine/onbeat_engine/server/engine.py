@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from onbeat_engine.lanes.steps import Lanes
 from onbeat_engine.messages import RankStats
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode
@@ -159,6 +160,10 @@ class Engine(Protocol):
         Raises:
             BadRequest: it cannot be compiled.
         """
+        ...
+
+    def lanes(self) -> Lanes:
+        """Return the latest steps of every rank."""
         ...
 
     def stats(self) -> Sequence[RankStats]:

@@ -91,3 +91,13 @@ def test_a_ring_keeps_the_latest_of_each_rank() -> None:
     assert list(lanes.steps) == [0, 1]
     assert [s.number for s in lanes.steps[1]] == [2, 3, 4]
     assert lanes.interval == 4
+
+
+def test_a_rank_that_was_started_again_begins_anew() -> None:
+    ring = LaneRing()
+    for rank in (0, 1):
+        ring.add(LaneStep(rank, 7, "decode"))
+    ring.forget(1)
+    ring.forget(2)
+    ring.add(LaneStep(1, 0, "decode"))
+    assert [step.number for steps in ring.lanes().steps.values() for step in steps] == [7, 0]

@@ -1,12 +1,14 @@
 """An engine in the server's own loop, under the test's control."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onbeat_engine.errors import BadRequest, EngineDead, TryLater
+from onbeat_engine.lanes.steps import Lanes, LaneStep
 from onbeat_engine.messages import RankStats
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode
@@ -101,7 +103,10 @@ class StubEngine:
     aborted: list[str] = field(default_factory=list)
     num_held: int = 0
     compiling: int = 0
-    compiled: int = 0
+    compiled_in: list[int] = field(default_factory=list)
+    """Threads that compiled schemas."""
+    thread: int = 0
+    """That of the event loop."""
     salts: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
     """Ids of all requests."""
@@ -134,6 +139,7 @@ class StubEngine:
             raise BadRequest("the prompt has ids outside the vocabulary", "prompt")
         if self.is_paused or not self.admission:
             raise TryLater("the engine is paused")
+        self.thread = threading.get_ident()
         self.running.add(request_id)
         self.seen.append(request_id)
         self.salts.append(cache_salt)
@@ -142,9 +148,12 @@ class StubEngine:
     def check_structured(self, structured: StructuredOutput) -> None:
         self.compiling += 1
         assert self.compiling == 1, "one at a time"
-        time.sleep(0.2)
+        time.sleep(0.05)
         self.compiling -= 1
-        self.compiled += 1
+        self.compiled_in.append(threading.get_ident())
+
+    def lanes(self) -> Lanes:
+        return Lanes({0: (LaneStep(0, 1, "decode", duration=0.001),)}, 2)
 
     def stats(self) -> list[RankStats]:
         return [RankStats(rank=0, running=len(self.running), violations={"no-empty-hold": 3})]

@@ -49,8 +49,8 @@ def engine(delay: float = 0.0, *, pieces: list[str] | None = None, server: Any =
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Live]:
-    """20 ms per step."""
-    with engine(0.02) as server:
+    """40 ms per step."""
+    with engine(0.04) as server:
         yield server
 
 
@@ -109,7 +109,7 @@ def test_b91_a_disconnect_aborts_within_one_step(slow: Live, streamed: bool, pat
     assert until(lambda: generated(slow) >= before + 5)
     connection.close()
     at_once = generated(slow)
-    assert until(lambda: idle(slow), 1.0)
+    assert until(lambda: idle(slow), 3.0)
     assert generated(slow) <= at_once + 2
     time.sleep(0.1)
     assert generated(slow) <= at_once + 2, "nothing is generated any more"
@@ -247,7 +247,7 @@ def test_b105_shutdown_in_two_phases(timeout: float) -> None:
         assert json.loads(chunks[-1])["choices"][0]["finish_reason"] == "length"
         assert whole.json()["usage"]["completion_tokens"] == 50
     else:
-        assert timeout <= took < timeout + 0.5
+        assert timeout <= took < timeout + 3.0
         assert "shutting down" in json.loads(chunks[-1])["error"]["message"]
         assert whole.status_code == 503
 
@@ -262,7 +262,7 @@ def test_b106_live_and_ready_are_two_questions() -> None:
         with server.raw(json.dumps({"prompt": "hi", "max_tokens": 1000, "stream": True}).encode()):
             assert until(lambda: server.engine.num_unfinished == 1)
             server.request_shutdown()
-            assert until(lambda: probes() == (200, 503), 0.5)
+            assert until(lambda: probes() == (200, 503), 0.9)
             server.join()
     with engine(0.02) as server, server.http() as http:
         chunks: list[Any] = []
@@ -285,7 +285,7 @@ def test_b107_while_admission_is_closed_requests_are_answered_at_once(slow: Live
             refused = http.post("/v1/completions", json={"prompt": "hi"})
             assert refused.status_code == 503
             assert refused.headers["retry-after"]
-            assert time.monotonic() - begun < 0.5
+            assert time.monotonic() - begun < 2.0
             assert idle(slow)
             http.post("/resume")
             assert http.post("/v1/completions", json={"prompt": "hi", "max_tokens": 2}).status_code == 200

@@ -1,9 +1,9 @@
 """schemathesis against the server's own OpenAPI document: nothing that it allows or forbids is answered with a 5xx."""
 
 import json
-import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,8 @@ def schemathesis(server: Live, *flags: str, document: Path | None = None) -> Non
         *("--phases", "examples,coverage,fuzzing", "--seed", "7", "--no-color", "--request-timeout", "10"),
         *("--generation-database", "none", "--suppress-health-check", "all", *flags),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env={**os.environ})
+    with tempfile.TemporaryDirectory() as folder:  # it leaves files behind where it is run
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert until(lambda: server.engine.num_unfinished == 0), "nothing is left in the engine"
     assert until(lambda: server.engine.stats()[0].kv_cache_usage == 0)
