@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks._random import SHAPES, RandomWeights, random_model
+from benchmarks._weights import SHAPES, RandomWeights, random_model
 from onbeat_engine.attention import make
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.executor import EngineRequest, Row

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks._random import SHAPES, random_model
+from benchmarks._weights import SHAPES, random_model
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.graphs import Captured, Forward
 from onbeat_engine.kv import KVCache
