@@ -4,6 +4,7 @@ Everything runs as a user would run it: `onbeat serve` in a process of its own, 
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -12,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -162,7 +162,7 @@ async def _serve(plan: Plan, shown: Shown, say: Callable[[str], object]) -> None
         shown.live_violations = sum(int(float(count)) for count in counted)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _server(plan: Plan) -> AsyncIterator[str]:
     """Run `onbeat serve`; give its address."""
     flags = {
@@ -191,10 +191,12 @@ async def _server(plan: Plan) -> AsyncIterator[str]:
             raise DemoFailed(f"the server has not started within {STARTS_WITHIN:g} s; see {log}") from None
         found = re.search(r"http://\S+", line)
         if found is None:
-            said = log.read_text("utf-8", "replace").strip().splitlines()
-            raise DemoFailed(f"the server has not started: {said[-1] if said else 'it said nothing'}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), ENDS_WITHIN)
+            said = log.read_text("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+            raise DemoFailed(f"the server has not started: {said[-1].removeprefix('onbeat: error: ')}")
         yield found[0]
-        process.send_signal(signal.SIGTERM)
+        _signal(process, signal.SIGTERM)
         try:
             code = await asyncio.wait_for(process.wait(), ENDS_WITHIN)
         except TimeoutError:
@@ -203,8 +205,14 @@ async def _server(plan: Plan) -> AsyncIterator[str]:
             raise DemoFailed(f"the server ended with exit code {code}; see {log}")
     finally:
         if process.returncode is None:
-            process.kill()  # its ranks end with it
+            _signal(process, signal.SIGKILL)  # its ranks end with it
             await process.wait()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal. The process's own method would wait for one that has ended, behind asyncio's back."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, number)
 
 
 async def _ask(
