@@ -91,7 +91,7 @@ class AsyncLLM:
         sizes = config.scheduler_config(
             num_blocks=min(each.num_blocks for each in ready), max_model_len=engine.max_model_len
         )
-        engine._preparer = Preparer(tokenizer, sizes.longest_request)
+        engine._preparer = Preparer(tokenizer, sizes.longest_request, ready[0].vocab_size)
         coupled = any(each.coupled for each in ready)
         engine._ring.lock_step = coupled
         engine._client = Client(

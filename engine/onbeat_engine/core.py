@@ -63,6 +63,8 @@ class Built:
     num_blocks: int
     max_model_len: int
     exchange: Exchange = field(default_factory=Alone)
+    vocab_size: int | None = None
+    """Of the model; None: as the tokenizer's."""
 
 
 Build = Callable[[EngineConfig, int], Built]

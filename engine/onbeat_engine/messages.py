@@ -78,6 +78,8 @@ class Ready(FromRank, frozen=True, kw_only=True, tag="ready"):
     num_blocks: int
     max_model_len: int
     pid: int
+    vocab_size: int | None = None
+    """Of the model; None: as the tokenizer's."""
     coupled: bool = False
     """It shares collectives with all other ranks of the deployment."""
 

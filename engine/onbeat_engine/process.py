@@ -185,6 +185,7 @@ def _built(spec: RankSpec, channel: Channel) -> EngineCore | None:
             num_blocks=built.num_blocks,
             max_model_len=built.max_model_len,
             pid=os.getpid(),
+            vocab_size=built.vocab_size,
             coupled=core.coupled,
         )
     )
