@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from onbeat_engine.compiling import CompileGrammar, Compiling
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.executor import EngineRequest, Executor, Pending, Row, StepOutputs
@@ -19,6 +20,7 @@ from onbeat_engine.lanes.tracker import LaneTracker
 from onbeat_engine.messages import (
     Abort,
     Answer,
+    Compile,
     Ended,
     FromRank,
     LogEntry,
@@ -65,6 +67,7 @@ class Built:
     exchange: Exchange = field(default_factory=Alone)
     vocab_size: int | None = None
     """Of the model; None: as the tokenizer's."""
+    compile_grammar: CompileGrammar | None = None
 
 
 Build = Callable[[EngineConfig, int], Built]
@@ -122,6 +125,7 @@ class EngineCore:
         self._over: list[EngineRequest] = []
         """Ended, but steps in flight may still speak of them."""
         self._asleep = False
+        self.compiling = Compiling(rank, built.compile_grammar)
         self.failed = False
         """It has ended though nobody wanted that."""
         self._sent: list[FromRank] = []
@@ -137,6 +141,8 @@ class EngineCore:
                 for id in message.ids:
                     if id in self.scheduler.requests:
                         self._abort(id)
+            case Compile():
+                self.compiling.start(message)
             case ResetPrefixCache():
                 if not self.state.ended:
                     self._guarded(self._reset)
@@ -144,7 +150,7 @@ class EngineCore:
 
     def take(self) -> list[FromRank]:
         """Return what is to be sent to the front end since the last call; the rank's stats too if they changed."""
-        sent, self._sent = self._sent, []
+        sent, self._sent = [*self._sent, *self.compiling.take()], []
         outputs = self.reporter.take(self.state)
         if outputs is not None:
             sent.insert(0, outputs)

@@ -29,6 +29,7 @@ from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import (
     Abort,
     Answer,
+    Compile,
     Ended,
     FromRank,
     Hello,
@@ -46,6 +47,8 @@ log = logging.getLogger("onbeat.process")
 HEARTBEAT = 0.5
 """Seconds after which a rank that has nothing to tell says that it lives."""
 
+POLL = 0.01
+"""Seconds between two looks at what is being compiled, while there is nothing else to do."""
 PING = 1.0
 """Seconds between two signs of life of the front end."""
 ANSWER = 600
@@ -53,7 +56,7 @@ ANSWER = 600
 ALONE = 15.0
 """A rank that somebody else has started ends when it has not heard of the front end for so many seconds."""
 
-ToRankMessage = LogEntry | Abort | ResetPrefixCache | Ping | Shutdown
+ToRankMessage = LogEntry | Abort | ResetPrefixCache | Compile | Ping | Shutdown
 FromRankMessage = Hello | Ready | Outputs | Answer | Ended
 
 
@@ -208,7 +211,7 @@ def _loop(core: EngineCore, channel: Channel, child: bool) -> None:
             channel.send(each)
         channel.beat(core.rank)
         if not busy and not core.ended:
-            channel.wait(HEARTBEAT)
+            channel.wait(POLL if core.compiling.busy else HEARTBEAT)
 
 
 def _end_with_parent(address: str) -> None:

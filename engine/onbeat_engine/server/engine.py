@@ -154,8 +154,8 @@ class Engine(Protocol):
         """
         ...
 
-    def check_structured(self, structured: StructuredOutput) -> None:
-        """Compile what a text has to be, ahead of `generate`. May take seconds, and may run in a thread.
+    async def compile_structured(self, structured: StructuredOutput) -> None:
+        """Compile what a text has to be, ahead of `generate`. May take seconds, in which all else goes on.
 
         Raises:
             BadRequest: it cannot be compiled.

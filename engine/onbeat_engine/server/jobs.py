@@ -148,7 +148,6 @@ class Jobs:
         self.running: dict[str, Job] = {}
         self.in_flight = 0
         self.draining = False
-        self.compiling = asyncio.Lock()
         self.busy_since = 0.0
         """`time.monotonic()` at which the first of those in flight came."""
 
@@ -161,8 +160,7 @@ class Jobs:
         """
         structured = work.params.structured
         if structured is not None and not self.draining:
-            async with self.compiling:
-                await asyncio.to_thread(self.engine.check_structured, structured)
+            await self.engine.compile_structured(structured)
         if self.draining:
             raise TryLater("the server is shutting down; send the request elsewhere")
         if work.size > self.limit:

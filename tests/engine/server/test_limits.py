@@ -1,5 +1,6 @@
 """Keys and limits, over raw sockets where a client library would be too polite."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ import openai
 import pytest
 
 from onbeat_engine.server.config import ServerConfig
-from onbeat_engine.server.run import open_socket
+from onbeat_engine.server.run import open_socket, serve
 from onbeat_spec.errors import ConfigError
 from tests.engine.server.live import MODEL, Live, over, until
 from tests.engine.server.stub import StubEngine
@@ -126,6 +127,19 @@ def test_a_port_in_use() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port} is in use; choose another --port"):
             open_socket(ServerConfig(port=port))
+
+
+def test_of_two_servers_that_load_at_once_the_second_is_told() -> None:
+    first = open_socket(ServerConfig(port=0))
+    port = first.getsockname()[1]
+    second = open_socket(ServerConfig(port=port))  # nobody listens yet, so the system allows it
+    first.listen()
+
+    async def load() -> StubEngine:
+        return StubEngine()
+
+    with first, pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port} fails: Address already in use"):
+        asyncio.run(serve(load, ServerConfig(port=port), second))
 
 
 def test_a_host_that_is_none() -> None:
