@@ -305,9 +305,14 @@ class AsyncLLM:
 
     def violations(self) -> dict[str, int]:
         """Return how often invariants were violated, by id: those of single ranks, and of groups."""
-        counts: Counter[str] = Counter()
+        counts = Counter(self.group_violations())
         for stats in self._client.stats:
             counts.update(stats.violations)
+        return dict(counts)
+
+    def group_violations(self) -> dict[str, int]:
+        """Return how often groups violated invariants, by id."""
+        counts: Counter[str] = Counter()
         for watch in self._client.watches.values():
             counts.update(watch.counts)
         return dict(counts)

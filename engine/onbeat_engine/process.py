@@ -235,6 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m onbeat_engine.process", description="One rank of an engine.")
     parser.add_argument("--connect", metavar="ADDRESS", help="where the front end listens, such as tcp://host:port")
     address = parser.parse_args(arguments).connect
+    # It keeps code for every shape of matrix, and each step has another one; the shapes of one step fit into this.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
     if address is None:
         spec = _told()

@@ -353,6 +353,7 @@ def test_a_failing_step_ends_the_rank_with_its_reason(capfd: pytest.CaptureFixtu
             assert output.outputs[0].finish_reason == "error"
             assert "planted failure" in (output.outputs[0].error or "")
             await until(lambda: engine.errored)
+            await until(lambda: not psutil.pid_exists(engine.ranks[0].pid))
 
     run(work)
 

@@ -123,9 +123,7 @@ class Answer:
         answer = Completion(**self.head, choices=choices, usage=whole.usage)
         return Response(answer.model_dump_json(), media_type="application/json")
 
-    def _choice(
-        self, index: int, choice: Gathered, of_prompt: Sequence[Chances | None] | None
-    ) -> CompletionChoice:
+    def _choice(self, index: int, choice: Gathered, of_prompt: Sequence[Chances | None] | None) -> CompletionChoice:
         text, ids, chances = choice.text, choice.token_ids, list[Chances | None](choice.logprobs)
         if self.only_prompt:
             text, ids, chances = "", [], []

@@ -170,6 +170,10 @@ class Engine(Protocol):
         """Return the latest state of each rank."""
         ...
 
+    def group_violations(self) -> Mapping[str, int]:
+        """Return how often ranks that step together violated invariants of their group, by id."""
+        ...
+
     async def check_health(self) -> None:
         """Raise EngineDead if the engine has ended."""
         ...

@@ -15,6 +15,7 @@ import uvicorn
 from onbeat_engine.errors import TryLater
 from onbeat_engine.server.app import build
 from onbeat_engine.server.config import ServerConfig
+from onbeat_engine.server.connection import patient
 from onbeat_engine.server.engine import Engine
 from onbeat_engine.server.serving import Serving
 from onbeat_spec.errors import ConfigError
@@ -133,6 +134,7 @@ async def serve(
             server = Server(
                 uvicorn.Config(
                     app,
+                    http=patient(config.client_timeout),
                     lifespan="off",
                     ws="none",
                     log_level=config.log_level,
@@ -153,6 +155,7 @@ async def serve(
             except OSError as error:  # somebody else was bound to the address too, and was the first to listen
                 raise ConfigError(f"{config.host}:{config.port} fails: {error.strerror or error}") from error
         finally:
+            opened.close()
             await engine.shutdown()
 
 

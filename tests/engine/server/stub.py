@@ -150,6 +150,9 @@ class StubEngine:
     def stats(self) -> list[RankStats]:
         return [RankStats(rank=0, running=len(self.running), violations={"no-empty-hold": 3})]
 
+    def group_violations(self) -> dict[str, int]:
+        return {"lock-step": 2}
+
     async def check_health(self) -> None:
         if self.dead is not None:
             raise EngineDead(self.dead)

@@ -67,6 +67,7 @@ def test_metrics() -> None:
         assert sample(text, "onbeat:request_time_per_output_token_seconds_count") == 4
         assert sample(text, "onbeat:e2e_request_latency_seconds_count") == 4
         assert sample(text, "onbeat:invariant_violations_total", invariant="no-empty-hold", engine="0") == 3
+        assert sample(text, "onbeat:invariant_violations_total", invariant="lock-step", engine="group") == 2
         for name in GAUGES:
             sample(text, f"onbeat:{name}", engine="0", model_name=MODEL)
         for name in COUNTERS:

@@ -88,6 +88,24 @@ def test_a_body_that_takes_too_long() -> None:
     assert b"did not come within 0.2 s" in answer
 
 
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/comp", b"GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /ver"])
+def test_a_connection_without_a_request_is_ended(begun: bytes) -> None:
+    with (
+        over(StubEngine(), client_timeout=0.1) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection,
+    ):
+        connection.sendall(begun)
+        while connection.recv(4096):
+            pass
+
+
+def test_a_connection_is_not_ended_in_the_middle_of_an_answer() -> None:
+    with over(StubEngine(delay=0.05), client_timeout=0.1) as server:
+        with server.http() as http:
+            text = http.post("/v1/completions", json={"prompt": "hi", "max_tokens": 20, "stream": True}).text
+        assert text.endswith("data: [DONE]\n\n")
+
+
 def test_in_flight_limit() -> None:
     engine = StubEngine(delay=0.02)
     with over(engine, max_in_flight=2) as server, server.http() as http:
