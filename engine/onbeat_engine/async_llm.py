@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from onbeat_engine.client import Client
@@ -323,8 +324,9 @@ class AsyncLLM:
 
     @property
     def ranks(self) -> list[RankInfo]:
-        """The processes of the ranks."""
-        return list(self._processes.infos)
+        """The processes of the ranks; one that is being started again is not alive yet."""
+        gone = self._client.gone
+        return [replace(info, alive=info.alive and info.rank not in gone) for info in self._processes.infos]
 
     # --- The end -----------------------------------------------------------------------------------------------------
 

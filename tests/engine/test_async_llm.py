@@ -303,6 +303,8 @@ def test_a_rank_that_died_is_started_again(capfd: pytest.CaptureFixture[str]) ->
                 assert (await anext(stream)).outputs[0].finish_reason == "error"
                 assert engine.is_restarting
                 assert not engine.errored
+                assert not engine.is_running
+                assert not engine.ranks[0].alive
                 with pytest.raises(TryLater, match="started again"):
                     engine.generate([1], GREEDY, "late")
                 await until(lambda: not engine.is_restarting)

@@ -93,6 +93,7 @@ class StubEngine:
     fail_after: int | None = None
     """Tokens after which a request fails."""
     dead: str | None = None
+    is_running: bool = True
     is_paused: bool = False
     is_sleeping: bool = False
     silent: bool = False

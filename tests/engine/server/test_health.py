@@ -46,6 +46,14 @@ def test_a_dead_engine() -> None:
         assert (failed.status_code, failed.json()["error"]["message"]) == (500, "rank 0 was killed")
 
 
+def test_an_engine_that_is_being_started_again() -> None:
+    engine = StubEngine(is_running=False)
+    with over(engine) as server, server.http() as http:
+        assert http.get("/health").status_code == 200
+        ready = http.get("/ready")
+        assert (ready.status_code, ready.json()["why"]) == (503, "being started again")
+
+
 def sample(text: str, name: str, **labels: str) -> float:
     """Return the value of one sample in Prometheus's text."""
     for line in text.splitlines():
