@@ -4,8 +4,10 @@ A model with experts on several ranks of this machine: in every step all wait fo
 asked how long a step of decodes takes (D), and a step with one prompt (P); the prompts are made so long that P is
 `--ratio` times D. Then requests arrive at random moments, the same for every interval. The loads:
 
-- decode: eight tenths of the prompts that the ranks could take if all had one in each step, for which they take A
-  seconds. Without a cadence that is enough for most steps to have a prefill on some rank;
+- decode: `--used` of the prompts that the ranks could take if all had one in each step, for which they take A seconds.
+  The median gap can only fall by 80 % if without a cadence half of the steps have a prefill on some rank, and a step
+  with one takes five times as long as one without. So prefills then take most of the time, whatever the load is
+  called: with many ranks little of each rank's time, with two a good part of it;
 - saturation: all requests are there from the start;
 - prefill: prompts of 16 times the outputs, as frequent.
 
@@ -40,8 +42,8 @@ from onbeat_engine.fake import tokenizer
 from onbeat_engine.sampling_params import SamplingParams
 
 LOADS = ("decode", "saturation", "prefill")
-USED = 0.8
-"""Of what the ranks could take, in the decode load."""
+CONTEXT = 256
+"""Tokens of the prompts of the decodes that are measured."""
 SHORT = 64
 """Tokens of the prompts from which the length of all others is calculated."""
 
@@ -163,7 +165,7 @@ async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
 
     try:
         await asyncio.gather(*(ask(engine, f"w{i}", prompt(-1 - i, SHORT), 4) for i in range(several)))
-        runs = await asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, 8), 24) for i in range(several)))
+        runs = await asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, CONTEXT), 24) for i in range(several)))
         decode = median(b - a for times in runs for a, b in pairwise(times[8:]))
         length = max(8, round(SHORT * (ratio - 1) * decode / max(1e-3, await prefill(SHORT, 1) - decode)))
         length = min(length, (config.max_model_len or 0) - 32)
@@ -177,7 +179,7 @@ def loads(names: Sequence[str], times: Times, options: argparse.Namespace) -> li
     random_ = random.Random(options.seed)
     at, moments, length = 0.0, list[float](), times.length
     for _ in range(options.requests):
-        at += random_.expovariate(USED * options.ranks / times.all)
+        at += random_.expovariate(options.used * options.ranks / times.all)
         moments.append(at)
     known = {
         "decode": Load("decode", tuple(moments), length, options.output),
@@ -305,13 +307,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--intervals", type=numbers, default=[1, 2, 4])
     parser.add_argument("--loads", type=lambda text: text.split(","), default=["decode"])
     parser.add_argument("--random", action="store_true", help="a small model of random weights, with shorter steps")
-    parser.add_argument("--ratio", type=float, default=6.5, help="of a step with one prompt to a step of decodes")
+    parser.add_argument("--ratio", type=float, default=20.0, help="of a step with one prompt to a step of decodes")
+    parser.add_argument("--used", type=float, default=0.88, help="share of what the ranks could take (load: decode)")
     parser.add_argument("--output", type=int, default=16, help="tokens")
-    parser.add_argument("--max-model-len", type=int, default=1024)
-    parser.add_argument("--requests", type=int, default=60)
+    parser.add_argument("--max-model-len", type=int, default=2048)
+    parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
-    parser.add_argument("--blocks", type=int, default=1024, help="KV blocks of each rank")
+    parser.add_argument("--max-num-batched-tokens", type=int, default=8192)
+    parser.add_argument("--blocks", type=int, default=2048, help="KV blocks of each rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trace-dir", help="write the ranks' step records there, a folder for each load and interval")
     parser.add_argument("--json", help="write everything that was measured there")

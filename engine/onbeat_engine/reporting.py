@@ -94,9 +94,9 @@ class Reporter:
 
     def delivered(self, rows: Sequence[Row], outputs: StepOutputs, done: lifecycle.Outputs) -> None:
         """The outputs of a step: to each request what it brought."""
-        if outputs.prompt_logprobs:
-            self._keep_prompt_logprobs(rows, outputs)
         finished = {request.id: request for request in done.finished}
+        if outputs.prompt_logprobs:
+            self._keep_prompt_logprobs(rows, outputs, finished)
         for id, tokens in done.tokens.items():
             self._counts["generated"] += len(tokens)
             logprobs = outputs.logprobs.get(id)
@@ -115,12 +115,15 @@ class Reporter:
             if ended is not None:
                 self._over(ended)
 
-    def _keep_prompt_logprobs(self, rows: Sequence[Row], outputs: StepOutputs) -> None:
-        """Keep them until the prompt is complete (case B109); a preempted prompt brings some of them again."""
+    def _keep_prompt_logprobs(self, rows: Sequence[Row], outputs: StepOutputs, finished: Mapping[str, Request]) -> None:
+        """Keep them until the prompt is complete (case B109); a preempted prompt brings some of them again.
+
+        A request may end with the step that completes its prompt; one that was aborted meanwhile gets none.
+        """
         for row in rows:
             request = row.request
             got = outputs.prompt_logprobs.get(request.id)
-            if got and request.id in self.scheduler.requests:
+            if got and (request.id in self.scheduler.requests or request.id in finished):
                 new = got[max(0, request.logprobs_done - row.start) :]
                 self._prompt_logprobs.setdefault(request.id, []).extend(new)
                 request.logprobs_done += len(new)

@@ -60,9 +60,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             BadRequest: with the field's name and value.
         """
-        msgspec.structs.force_setattr(self, "stop", (self.stop,) if isinstance(self.stop, str) else self._tuple("stop"))
+        stop, biases = self._given("stop"), self._given("logit_bias")
+        msgspec.structs.force_setattr(self, "stop", (stop,) if isinstance(stop, str) else self._tuple("stop"))
         msgspec.structs.force_setattr(self, "stop_token_ids", self._tuple("stop_token_ids"))
-        biases: Any = self.logit_bias
         if biases is None:
             msgspec.structs.force_setattr(self, "logit_bias", {})
         elif not isinstance(biases, dict) or not all(_within(-100, bias, 100) for bias in biases.values()):
@@ -85,7 +85,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 self._between(name, 0, MAX_LOGPROBS)
-        stops: tuple[Any, ...] = self.stop
+        stops = self._given("stop")
         if len(stops) > MAX_STOP_STRINGS or not all(isinstance(each, str) and each for each in stops):
             self._refuse("stop", f"at most {MAX_STOP_STRINGS} strings, none of them empty")
 
@@ -98,8 +98,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if not _within(low, getattr(self, name), high):
             self._refuse(name, f"between {low} and {high}")
 
+    def _given(self, name: str) -> Any:
+        """Return a value of whatever type the caller gave."""
+        return getattr(self, name)
+
     def _tuple(self, name: str) -> tuple[Any, ...]:
-        value = getattr(self, name)
+        value = self._given(name)
         if not isinstance(value, list | tuple | None):
             self._refuse(name, "a list")
         return tuple(value or ())

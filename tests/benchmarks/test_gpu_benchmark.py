@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks._random import SHAPES, random_model
+from benchmarks._weights import SHAPES, random_model
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.graphs import Captured, Forward
 from onbeat_engine.kv import KVCache
@@ -22,6 +22,13 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpu.main([]) == 2
     assert "no GPU" in capsys.readouterr().err
+
+
+def test_only_what_fits_is_measured() -> None:
+    model = SHAPES["llama-8b"]
+    assert gpu.sizes_that_fit(140 << 30, model, 1024) == list(gpu.SIZES)
+    assert gpu.sizes_that_fit(24 << 30, model, 1024) == [1, 2, 4, 8, 16, 32]
+    assert gpu.sizes_that_fit(16 << 30, model, 1024) == []
 
 
 def test_kernels_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

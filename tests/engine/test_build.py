@@ -84,6 +84,22 @@ def test_schemas_seeds_and_logprobs(folder: Path) -> None:
             llm.generate("a", SamplingParams(structured=StructuredOutput(json_schema={"type": "nothing"})))
 
 
+@pytest.mark.parametrize("config", [{}, {"max_num_batched_tokens": 4, "async_scheduling": True}])
+def test_a_request_that_ends_with_its_first_token_has_its_prompt_s_logprobs(
+    folder: Path, config: dict[str, Any]
+) -> None:
+    """Which is how texts are scored."""
+    with LLM(str(folder), **SMALL, **config) as llm:
+        longer, one = (
+            llm.generate([PROMPTS[1]], SamplingParams(temperature=0.0, max_tokens=n, prompt_logprobs=1), use_tqdm=False)
+            for n in (2, 1)
+        )
+    told = one[0].prompt_logprobs
+    assert told is not None
+    assert [each is None for each in told] == [True] + [False] * (len(PROMPTS[1]) - 1)
+    assert longer[0].prompt_logprobs == told
+
+
 def test_the_same_in_processes_with_sleep_in_between(folder: Path, greedy: list[list[int]]) -> None:
     async def work() -> None:
         engine = await AsyncLLM.from_config(EngineConfig(model=str(folder), data_parallel_size=2, **SMALL))

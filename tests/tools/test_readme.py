@@ -33,6 +33,7 @@ def test_commands_and_what_follows_them() -> None:
 
 def test_times_may_differ_and_nothing_else() -> None:
     assert same("3 hold (0.1 s)\n", "3 hold (12.5 s)\n")
+    assert same("a step of 1.2 ms\n", "a step of 0.98 ms\n")
     assert not same("3 hold (0.1 s)\n", "4 hold (0.1 s)\n")
 
 

@@ -55,7 +55,7 @@ class ExpertParallel:
         self._local = local
         self._held = held
         self._tokens: tuple[int, ...] | None = None
-        # Measured on gloo with 2 ranks, top-2 of 4 experts (benchmarks/coordination.py): all-gather from 1 token to 256.
+        # Measured with 2 ranks, top-2 of 4 experts (benchmarks/coordination.py): all-gather from 1 token to 256.
         self._way: Way = "all-gather" if way == "auto" and group.size <= _FEW_RANKS else "all-to-all"
         if way != "auto":
             self._way = way
