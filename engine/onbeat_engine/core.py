@@ -5,6 +5,7 @@ sent is fetched (`take`). In whatever surrounds it, the order is: read all that 
 """
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -70,6 +71,16 @@ class Built:
     compile_grammar: CompileGrammar | None = None
 
 
+def trace_options(config: EngineConfig) -> TraceOptions | None:
+    """Return where the trace goes; the environment variables ONBEAT_TRACE_... count, the configured folder before.
+
+    Raises:
+        ConfigError: one is no number.
+    """
+    folder = {"ONBEAT_TRACE_DIR": config.trace_dir} if config.trace_dir else {}
+    return TraceOptions.from_environment({**os.environ, **folder})
+
+
 Build = Callable[[EngineConfig, int], Built]
 """Builds a rank by its number; called in the rank's own process."""
 
@@ -104,7 +115,7 @@ class EngineCore:
             config.scheduler_config(
                 num_blocks=built.num_blocks, max_model_len=built.max_model_len, lock_step=built.exchange.size
             ),
-            trace=TraceOptions(config.trace_dir) if config.trace_dir else None,
+            trace=trace_options(config),
             trace_rank=rank,
         )
         self.monitor = RankMonitor(self.scheduler, rank, config.on_violation) if config.monitor else None
@@ -148,10 +159,14 @@ class EngineCore:
                     self._guarded(self._reset)
                 self._sent.append(Answer(rank=self.rank, call=message.call, ok=not self.ended, message=self.ended))
 
-    def take(self) -> list[FromRank]:
-        """Return what is to be sent to the front end since the last call; the rank's stats too if they changed."""
+    def take(self, *, idle: bool = False) -> list[FromRank]:
+        """Return what is to be sent to the front end since the last call; the rank's stats too if they changed.
+
+        Args:
+            idle: no turn follows.
+        """
         sent, self._sent = [*self._sent, *self.compiling.take()], []
-        outputs = self.reporter.take(self.state)
+        outputs = self.reporter.take(self.state, idle=idle)
         if outputs is not None:
             sent.insert(0, outputs)
         return sent

@@ -207,7 +207,7 @@ def _loop(core: EngineCore, channel: Channel, child: bool) -> None:
         if not child and time.monotonic() - channel.heard > ALONE:
             core.shut_down("the front end is gone")
         busy = core.turn()
-        for each in core.take():
+        for each in core.take(idle=not busy):
             channel.send(each)
         channel.beat(core.rank)
         if not busy and not core.ended:
