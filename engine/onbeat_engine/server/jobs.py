@@ -31,6 +31,8 @@ class Work:
     params: SamplingParams
     priority: int = 0
     cache_salt: str = ""
+    only_prompt: bool = False
+    """Nothing is to be generated; the token that a step samples all the same is left out."""
 
     @property
     def size(self) -> int:

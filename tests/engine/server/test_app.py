@@ -87,9 +87,11 @@ def test_echo(http: httpx.Client) -> None:
 
 
 def test_echo_of_the_prompt_alone(http: httpx.Client) -> None:
-    answer = post(http, "/v1/completions", {**HI, "echo": True, "max_tokens": 0, "logprobs": 0}).json()["choices"][0]
+    whole = post(http, "/v1/completions", {**HI, "echo": True, "max_tokens": 0, "logprobs": 0}).json()
+    answer = whole["choices"][0]
     assert answer["text"] == "hi"
     assert answer["logprobs"]["tokens"] == ["h", "i"]
+    assert (whole["usage"]["completion_tokens"], whole["usage"]["total_tokens"]) == (0, 2)
 
 
 def test_logprobs_in_a_stream_have_running_offsets(http: httpx.Client) -> None:
