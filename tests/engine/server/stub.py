@@ -102,6 +102,7 @@ class StubEngine:
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
     num_held: int = 0
+    compile_seconds: float = 0.0
     compiled: list[tuple[StructuredOutput, int]] = field(default_factory=list)
     """Schemas, and how many requests there had been then."""
     salts: list[str] = field(default_factory=list)
@@ -142,7 +143,7 @@ class StubEngine:
         return StubStream(self, request_id, list(prompt), sampling_params)
 
     async def compile_structured(self, structured: StructuredOutput) -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.compile_seconds)
         self.compiled.append((structured, len(self.seen)))
 
     def lanes(self) -> Lanes:

@@ -122,6 +122,17 @@ def test_in_flight_limit() -> None:
         assert server.serving.jobs.in_flight == 0
 
 
+def test_who_waits_for_a_grammar_takes_up_room() -> None:
+    with over(StubEngine(compile_seconds=1.0), max_in_flight=1) as server, server.http() as http:
+        body = {"prompt": "hi", "max_tokens": 3}
+        connection = server.raw(json.dumps({**body, "response_format": {"type": "json_object"}}).encode())
+        assert until(lambda: server.serving is not None and server.serving.jobs.in_flight == 1)
+        assert http.post("/v1/completions", json=body).status_code == 503
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        connection.close()
+        assert until(lambda: http.post("/v1/completions", json=body).status_code == 200)
+
+
 def test_a_client_that_reads_nothing_is_disconnected() -> None:
     engine = StubEngine(max_model_len=1_000_000)
     with over(engine, client_timeout=1.0) as server:
