@@ -60,4 +60,4 @@ def build(config: EngineConfig, rank: int) -> Built:
     grammars = Grammars(lambda: load_tokenizer(config), vocab_size)
     sampler = Sampler(vocab_size, device, config.max_num_seqs, grammars=grammars)
     runner = ModelRunner(model, config, sampler, companions=companions)
-    return Built(runner, runner.num_blocks, model.max_model_len, exchange, vocab_size)
+    return Built(runner, runner.num_blocks, model.max_model_len, exchange, vocab_size, compile_grammar=grammars.check)

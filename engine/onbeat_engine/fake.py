@@ -245,7 +245,7 @@ def build(config: EngineConfig, rank: int) -> Built:
         name, _, value = item.partition("=")
         if name:
             faults[name] = float(value)
-    if unknown := faults.keys() - {"delay", "fail_at", "die_at", "hang_at", "rank", "load"}:
+    if unknown := faults.keys() - {"delay", "fail_at", "die_at", "hang_at", "rank", "load", "compile"}:
         raise ConfigError(f"the fake model knows no {', '.join(sorted(unknown))}")
     time.sleep(faults.get("load", 0.0))
     here = rank == faults.get("rank", rank)
@@ -253,4 +253,6 @@ def build(config: EngineConfig, rank: int) -> Built:
     executor = FakeExecutor(
         config.block_size, delay=faults.get("delay", 0.0), fail_at=fail_at, die_at=die_at, hang_at=hang_at
     )
-    return Built(executor, config.num_gpu_blocks_override or 256, config.max_model_len or 1024)
+    compiling = faults.get("compile", 0.0)
+    blocks, longest = config.num_gpu_blocks_override or 256, config.max_model_len or 1024
+    return Built(executor, blocks, longest, compile_grammar=lambda structured: time.sleep(compiling))

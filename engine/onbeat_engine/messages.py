@@ -9,7 +9,7 @@ import msgspec
 
 from onbeat_engine.executor import TokenLogprobs
 from onbeat_engine.lanes.steps import LaneStep
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode, Seen
 from onbeat_spec.records import Member
 
@@ -51,6 +51,13 @@ class ResetPrefixCache(ToRank, frozen=True, kw_only=True, tag="reset-prefix-cach
     """Forget every cached block."""
 
     call: int
+
+
+class Compile(ToRank, frozen=True, kw_only=True, tag="compile"):
+    """Compile a grammar beside the step loop: the requests that are to follow find it there."""
+
+    call: int
+    structured: StructuredOutput
 
 
 class Shutdown(ToRank, frozen=True, kw_only=True, tag="shutdown"):

@@ -5,7 +5,7 @@ import operator
 import random
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -56,7 +56,10 @@ class Preparer:
             BadRequest: it can never be served.
         """
         tokens = self._tokens(prompt)
-        _check_readable(params)
+        _check_readable("stop", params.stop, tuple[str, ...])
+        _check_readable("sampling_params", params, SamplingParams)
+        _check_readable("priority", priority, int)
+        _check_readable("cache_salt", cache_salt, str)
         check_ids(params, self.vocab_size)
         if params.structured is not None:
             self.check_structured(params.structured)
@@ -97,12 +100,22 @@ class Preparer:
             raise BadRequest(f"the prompt has {len(tokens)} tokens; at most {most} leave room for an answer", "prompt")
         return tokens
 
+    def key_of(self, structured: StructuredOutput) -> bytes:
+        """Return what tells a grammar from others.
+
+        Raises:
+            BadRequest: no rank could read it.
+        """
+        _check_readable("response_format", structured, StructuredOutput)
+        return msgspec.msgpack.encode(structured)
+
     def check_structured(self, structured: StructuredOutput) -> None:
         """Compile a grammar, and keep it; thread-safe. The first one, and a large one, takes seconds.
 
         Raises:
             BadRequest: the schema is none, or structured output is not installed.
         """
+        self.key_of(structured)
         with self._lock:
             if self._grammars is None:
                 from onbeat_engine.sampling.structured import Grammars  # noqa: PLC0415 - torch, only where it is needed
@@ -119,12 +132,16 @@ def _ids(prompt: Iterable[object]) -> list[int]:
         raise BadRequest("the prompt is neither a text nor a list of token ids", "prompt") from None
 
 
-def _check_readable(params: SamplingParams) -> None:
-    """Refuse what a rank could not read: a message that is no message would be its end."""
+def _check_readable(name: str, value: object, kind: Any) -> None:
+    """Refuse what a rank could not read: a message that is no message, or that is lost, would be its end.
+
+    Raises:
+        BadRequest: with the name.
+    """
     try:
-        msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kind)
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise BadRequest(f"the sampling parameters cannot be used: {error}") from None
+        raise BadRequest(f"{name} cannot be used: {error}", name) from None
 
 
 def _seed(value: int) -> int:

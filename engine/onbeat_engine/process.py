@@ -29,6 +29,7 @@ from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import (
     Abort,
     Answer,
+    Compile,
     Ended,
     FromRank,
     Hello,
@@ -46,6 +47,8 @@ log = logging.getLogger("onbeat.process")
 HEARTBEAT = 0.5
 """Seconds after which a rank that has nothing to tell says that it lives."""
 
+POLL = 0.01
+"""Seconds between two looks at what is being compiled, while there is nothing else to do."""
 PING = 1.0
 """Seconds between two signs of life of the front end."""
 ANSWER = 600
@@ -53,7 +56,7 @@ ANSWER = 600
 ALONE = 15.0
 """A rank that somebody else has started ends when it has not heard of the front end for so many seconds."""
 
-ToRankMessage = LogEntry | Abort | ResetPrefixCache | Ping | Shutdown
+ToRankMessage = LogEntry | Abort | ResetPrefixCache | Compile | Ping | Shutdown
 FromRankMessage = Hello | Ready | Outputs | Answer | Ended
 
 
@@ -204,11 +207,11 @@ def _loop(core: EngineCore, channel: Channel, child: bool) -> None:
         if not child and time.monotonic() - channel.heard > ALONE:
             core.shut_down("the front end is gone")
         busy = core.turn()
-        for each in core.take():
+        for each in core.take(idle=not busy):
             channel.send(each)
         channel.beat(core.rank)
         if not busy and not core.ended:
-            channel.wait(HEARTBEAT)
+            channel.wait(POLL if core.compiling.busy else HEARTBEAT)
 
 
 def _end_with_parent(address: str) -> None:
@@ -232,6 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m onbeat_engine.process", description="One rank of an engine.")
     parser.add_argument("--connect", metavar="ADDRESS", help="where the front end listens, such as tcp://host:port")
     address = parser.parse_args(arguments).connect
+    # It keeps code for every shape of matrix, and each step has another one; the shapes of one step fit into this.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
     if address is None:
         spec = _told()

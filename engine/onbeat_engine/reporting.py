@@ -14,7 +14,7 @@ from onbeat_spec.protocol import Rank
 from onbeat_spec.records import Member, Step
 
 MOST_UNTOLD = 16
-"""Turns of a group that wait for a message to ride along with."""
+"""Turns that wait for a message to ride along with."""
 
 
 def report_of(stats: RankStats) -> Report:
@@ -130,15 +130,20 @@ class Reporter:
 
     # --- Stats -------------------------------------------------------------------------------------------------------
 
-    def take(self, state: Rank) -> Outputs | None:
+    def take(self, state: Rank, *, idle: bool = False) -> Outputs | None:
         """Return what is new: outputs, and stats if they have changed, also without a step (case B103).
 
-        What only counts rides along with outputs; it is no reason to send anything.
+        What only counts rides along with outputs; it is no reason to send anything, as long as turns follow and there
+        is not much of it.
+
+        Args:
+            idle: no turn follows.
         """
         stats = self._stats(state)
         told, last = bool(self._outputs), self._last
         changed = publishes(report_of(last), report_of(stats)) or _gauges(stats) != _gauges(last)
-        if not told and not changed and len(self.lock_steps) < MOST_UNTOLD:
+        untold = max(len(self.lock_steps), len(self.lane_steps))
+        if not told and not changed and untold < (1 if idle else MOST_UNTOLD):
             return None
         outputs, self._outputs, self._last = self._outputs, [], stats
         lock_steps, self.lock_steps = self.lock_steps, []

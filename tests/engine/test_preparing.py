@@ -97,6 +97,23 @@ def test_what_a_rank_could_not_read_is_not_sent(params: dict[str, Any]) -> None:
         PREPARER.prepare("a", SamplingParams(**params))
 
 
+@pytest.mark.parametrize(
+    ("params", "beside", "field"),
+    [
+        (SamplingParams(), {"priority": 1 << 70}, "priority"),
+        (SamplingParams(), {"cache_salt": "half \ud800"}, "cache_salt"),
+        (SamplingParams(stop=("half \ud800",)), {}, "stop"),
+    ],
+)
+def test_the_field_is_told_that_a_rank_could_not_read(
+    params: SamplingParams, beside: dict[str, Any], field: str
+) -> None:
+    """An event that is numbered and cannot be sent is a gap in the log, and the end of its group."""
+    with pytest.raises(BadRequest) as error:
+        PREPARER.prepare("a", params, **beside)
+    assert error.value.param == field
+
+
 def test_arrays_are_prompts() -> None:
     prompt = PREPARER.prepare(np.array([1, 2]), SamplingParams()).requests[0].prompt  # type: ignore[arg-type]  # callers do
     assert [type(id) for id in prompt] == [int, int]
