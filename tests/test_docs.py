@@ -38,3 +38,35 @@ def test_every_option_shown_is_one_of_the_plugin() -> None:
     source = Path(pytest_plugin.__file__).read_text(encoding="utf-8")
     for option in set(re.findall(r"--onbeat-\w+", CI)):
         assert f'"{option}"' in source
+
+
+SERVING = (Path(__file__).parent.parent / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def test_the_page_on_serving_has_every_flag_and_no_other() -> None:
+    pytest.importorskip("fastapi", reason="the engine's libraries are not installed")
+    from onbeat_engine.cmd_serve import command as serve
+
+    known = {option for parameter in serve.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    shown = set(re.findall(r"`(--[a-z-]+)`", SERVING))
+    assert shown <= known
+    # Of a switch one side is enough.
+    assert not [p.opts for p in serve.params if p.opts[0].startswith("-") and not shown & {*p.opts, *p.secondary_opts}]
+
+
+def test_the_page_on_serving_has_every_endpoint_and_every_metric() -> None:
+    pytest.importorskip("fastapi", reason="the engine's libraries are not installed")
+    from prometheus_client import generate_latest
+
+    from onbeat_engine.server.app import build
+    from onbeat_engine.server.config import ServerConfig
+    from tests.engine.server.stub import StubEngine
+
+    app, serving = build(StubEngine(), ServerConfig())
+    shown = re.findall(r"`(/[\w./{}]+)", SERVING)
+    assert {path.replace("{name:path}", "{name}") for path in app.openapi()["paths"]} <= set(shown)
+    kinds = re.findall(r"^# TYPE onbeat:(\w+) (\w+)$", generate_latest(serving.metrics.registry).decode(), re.MULTILINE)
+    names = {name + "_total" * (kind == "counter" and not name.endswith("_total")) for name, kind in kinds}
+    assert len(names) > 15
+    missing = {name for name in names if not name.endswith("_created")} - set(re.findall(r"`(\w+)`", SERVING))
+    assert not missing

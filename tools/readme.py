@@ -18,10 +18,10 @@ from shlex import quote
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md",)
-SLOW = re.compile(r"^(make|onbeat (prove|demo)|\.vllm/)")
+SLOW = re.compile(r"^(make|(OMP_NUM_THREADS=1 )?onbeat (prove|demo|serve)|\.vllm/)")
 """Commands that take more than seconds."""
 FENCE = re.compile(r"^```\n(\$ .*?)^```$", re.MULTILINE | re.DOTALL)
-VARIES = re.compile(r"[\d.,]+ (?:s\b|steps/s)|\([\d,]+/s\)|\d+T\d+-\d+-[0-9a-f]+")
+VARIES = re.compile(r"[\d.,]+ (?:m?s\b|steps/s)|\([\d,]+/s\)|\d+T\d+-\d+-[0-9a-f]+")
 MARK = "\x1e"
 
 

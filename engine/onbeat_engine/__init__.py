@@ -1,1 +1,35 @@
-"""The data-parallel serving engine that runs the policy."""
+"""The data-parallel serving engine that runs the policy.
+
+`LLM`, `AsyncLLM`, `SamplingParams` and their like are imported when first asked for: what runs inside vLLM needs none
+of the engine's libraries.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onbeat_engine.async_llm import AsyncLLM
+    from onbeat_engine.config import EngineConfig
+    from onbeat_engine.llm import LLM
+    from onbeat_engine.outputs import RequestOutput
+    from onbeat_engine.sampling_params import SamplingParams
+
+__all__ = ["LLM", "AsyncLLM", "EngineConfig", "RequestOutput", "SamplingParams"]
+
+_HOMES = {
+    "LLM": "llm",
+    "AsyncLLM": "async_llm",
+    "EngineConfig": "config",
+    "RequestOutput": "outputs",
+    "SamplingParams": "sampling_params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

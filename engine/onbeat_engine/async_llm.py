@@ -5,6 +5,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from onbeat_engine.client import Client
 from onbeat_engine.config import EngineConfig
@@ -25,6 +27,8 @@ log = logging.getLogger("onbeat.engine")
 
 BUILD = "onbeat_engine.build:build"
 """Builds a rank with a real model."""
+MOST_COMPILED = 1000
+"""Grammars that are remembered as compiled."""
 RESTART_AFTER = (0.0, 1.0, 5.0)
 """Seconds before each try to start ranks again; after the last one they are given up."""
 
@@ -53,6 +57,9 @@ class AsyncLLM:
         self._open: dict[str, set[RequestState]] = {}
         """By the caller's names: what somebody still reads."""
         self._ring = LaneRing(interval=config.prefill_schedule_interval)
+        self._compiling = asyncio.Lock()
+        self._compiled: set[bytes] = set()
+        """Grammars that every rank has."""
         self._drained = asyncio.Event()
         self._slept = False
         """The pause is `sleep`'s own."""
@@ -91,7 +98,7 @@ class AsyncLLM:
         sizes = config.scheduler_config(
             num_blocks=min(each.num_blocks for each in ready), max_model_len=engine.max_model_len
         )
-        engine._preparer = Preparer(tokenizer, sizes.longest_request)
+        engine._preparer = Preparer(tokenizer, sizes.longest_request, ready[0].vocab_size)
         coupled = any(each.coupled for each in ready)
         engine._ring.lock_step = coupled
         engine._client = Client(
@@ -153,13 +160,23 @@ class AsyncLLM:
         self._open.setdefault(request_id, set()).add(state)
         return RequestStream(self.forget, state, news, output_kind)
 
-    def check_structured(self, structured: StructuredOutput) -> None:
-        """Compile a grammar, which may take seconds; thread-safe. `generate` with the same one is quick afterwards.
+    async def compile_structured(self, structured: StructuredOutput) -> None:
+        """Compile a grammar, here and at every rank, which may take seconds; one at a time.
+
+        `generate` with the same one is quick afterwards, and no step of other requests waits for it.
 
         Raises:
-            BadRequest: the schema is none, or structured output is not installed.
+            BadRequest: the schema is none, or structured output is not installed. EngineDead: no rank lives.
         """
-        self._preparer.check_structured(structured)
+        key = self._preparer.key_of(structured)
+        if key in self._compiled:
+            return
+        async with self._compiling:
+            await asyncio.to_thread(self._preparer.check_structured, structured)
+            await self._complete(partial(self._client.compile, structured))
+            if len(self._compiled) >= MOST_COMPILED:
+                self._compiled.clear()
+            self._compiled.add(key)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the caller's names for them; their streams end with `abort`. Unknown ones are left alone."""
@@ -234,9 +251,9 @@ class AsyncLLM:
         """
         if self._slept:
             await self.resume_generation()
-            return
-        self._client.rouse()
-        await self._complete(self._client.when_stopped)
+        elif self.is_paused:  # else it is awake, and need not stop for that
+            self._client.rouse()
+            await self._complete(self._client.when_stopped)
 
     @property
     def is_sleeping(self) -> bool:
@@ -289,9 +306,14 @@ class AsyncLLM:
 
     def violations(self) -> dict[str, int]:
         """Return how often invariants were violated, by id: those of single ranks, and of groups."""
-        counts: Counter[str] = Counter()
+        counts = Counter(self.group_violations())
         for stats in self._client.stats:
             counts.update(stats.violations)
+        return dict(counts)
+
+    def group_violations(self) -> dict[str, int]:
+        """Return how often groups violated invariants, by id."""
+        counts: Counter[str] = Counter()
         for watch in self._client.watches.values():
             counts.update(watch.counts)
         return dict(counts)
@@ -302,8 +324,9 @@ class AsyncLLM:
 
     @property
     def ranks(self) -> list[RankInfo]:
-        """The processes of the ranks."""
-        return list(self._processes.infos)
+        """The processes of the ranks; one that is being started again is not alive yet."""
+        gone = self._client.gone
+        return [replace(info, alive=info.alive and info.rank not in gone) for info in self._processes.infos]
 
     # --- The end -----------------------------------------------------------------------------------------------------
 
@@ -387,6 +410,7 @@ class AsyncLLM:
             else:
                 for rank in members:
                     self._ring.forget(rank)
+                self._compiled.clear()
                 self._client.joined(group, self._processes.infos[members[0]].epoch)
                 log.warning("ranks %s were started again", members)
                 return

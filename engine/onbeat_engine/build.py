@@ -1,6 +1,7 @@
 """A rank with a real model. What needs torch is imported when a rank is built, in the rank's own process."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onbeat_engine.config import EngineConfig
@@ -20,6 +21,8 @@ def load_tokenizer(config: EngineConfig) -> Tokenizer:
     """
     from onbeat_engine.models.source import find  # noqa: PLC0415 - see above
 
+    if config.tokenizer is not None and (Path(config.tokenizer).expanduser() / "tokenizer.json").is_file():
+        return Tokenizer.load(Path(config.tokenizer).expanduser())  # with or without a model beside it
     return Tokenizer.load(find(config.tokenizer or config.model).path)
 
 
@@ -57,4 +60,12 @@ def build(config: EngineConfig, rank: int) -> Built:
     grammars = Grammars(lambda: load_tokenizer(config), vocab_size)
     sampler = Sampler(vocab_size, device, config.max_num_seqs, grammars=grammars)
     runner = ModelRunner(model, config, sampler, companions=companions)
-    return Built(runner, runner.num_blocks, model.max_model_len, exchange, on_cpu=device.type == "cpu")
+    return Built(
+        runner,
+        runner.num_blocks,
+        model.max_model_len,
+        exchange,
+        vocab_size,
+        compile_grammar=grammars.check,
+        on_cpu=device.type == "cpu",
+    )

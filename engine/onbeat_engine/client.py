@@ -16,6 +16,7 @@ from onbeat_engine.group_watch import GroupWatch
 from onbeat_engine.messages import (
     Abort,
     Answer,
+    Compile,
     Ended,
     FromRank,
     LogEntry,
@@ -27,6 +28,7 @@ from onbeat_engine.messages import (
     ToRank,
 )
 from onbeat_engine.reporting import report_of
+from onbeat_engine.sampling_params import StructuredOutput
 from onbeat_engine.waits import Done, Waits
 from onbeat_spec import balance, protocol
 from onbeat_spec.errors import OnbeatError, ProtocolMisuse, RequestRefused
@@ -221,10 +223,17 @@ class Client:
 
     def reset_prefix_cache(self, done: Done) -> None:
         """Let every rank forget its cached blocks; call `done` when all have."""
+        self._call(lambda call: ResetPrefixCache(call=call), done)
+
+    def compile(self, structured: StructuredOutput, done: Done) -> None:
+        """Let every rank compile a grammar beside its steps; call `done` when all have."""
+        self._call(lambda call: Compile(call=call, structured=structured), done)
+
+    def _call(self, message: Callable[[int], ToRank], done: Done) -> None:
         ranks = sorted(self._group_of.keys() - self.gone.keys())
         call = self._waits.call(ranks, done)
         for rank in ranks:
-            self._to(rank, ResetPrefixCache(call=call))
+            self._to(rank, message(call))
         self._settle()
 
     # --- What comes from ranks ---------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """What one deployment of the engine is built from. Names and defaults follow vLLM's flags where it has them."""
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Any, Literal, get_type_hints
+
+import msgspec
 
 from onbeat_spec.config import Config
 from onbeat_spec.errors import ConfigError
@@ -70,6 +73,11 @@ class EngineConfig:
     trace_dir: str | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in _types().items():
+            try:
+                msgspec.convert(getattr(self, name), kind)
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: {error}") from None
         for name in ("data_parallel_size", "moe_top_k", "block_size", "max_num_seqs", "max_num_batched_tokens"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
         self._require(self.moe_upcycle >= 0, "moe_upcycle", "0 or more")
@@ -79,7 +87,8 @@ class EngineConfig:
         self._require(0 <= self.data_parallel_port < 1 << 16, "data_parallel_port", "0 to 65535")
         self._require(self.collective_timeout > 0, "collective_timeout", "above 0")
         for name in ("max_model_len", "num_gpu_blocks_override"):
-            self._require((getattr(self, name) or 1) >= 1, name, "at least 1")
+            value = getattr(self, name)
+            self._require(value is None or value >= 1, name, "at least 1")
         common([self.settings])
         self.scheduler_config(num_blocks=self.num_gpu_blocks_override or 1, max_model_len=self.max_model_len or 1)
 
@@ -115,3 +124,9 @@ class EngineConfig:
     def _require(self, holds: bool, name: str, rule: str) -> None:
         if not holds:
             raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """Return the type of each field."""
+    return get_type_hints(EngineConfig)

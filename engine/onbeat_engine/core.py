@@ -5,12 +5,14 @@ sent is fetched (`take`). In whatever surrounds it, the order is: read all that 
 """
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from onbeat_engine.compiling import CompileGrammar, Compiling
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.executor import EngineRequest, Executor, Pending, Row, StepOutputs
@@ -19,6 +21,7 @@ from onbeat_engine.lanes.tracker import LaneTracker
 from onbeat_engine.messages import (
     Abort,
     Answer,
+    Compile,
     Ended,
     FromRank,
     LogEntry,
@@ -63,8 +66,21 @@ class Built:
     num_blocks: int
     max_model_len: int
     exchange: Exchange = field(default_factory=Alone)
+    vocab_size: int | None = None
+    """Of the model; None: as the tokenizer's."""
+    compile_grammar: CompileGrammar | None = None
     on_cpu: bool = True
     """Its steps take this process's own time; if one takes none, it hangs."""
+
+
+def trace_options(config: EngineConfig) -> TraceOptions | None:
+    """Return where the trace goes; the environment variables ONBEAT_TRACE_... count, the configured folder before.
+
+    Raises:
+        ConfigError: one is no number.
+    """
+    folder = {"ONBEAT_TRACE_DIR": config.trace_dir} if config.trace_dir else {}
+    return TraceOptions.from_environment({**os.environ, **folder})
 
 
 Build = Callable[[EngineConfig, int], Built]
@@ -101,7 +117,7 @@ class EngineCore:
             config.scheduler_config(
                 num_blocks=built.num_blocks, max_model_len=built.max_model_len, lock_step=built.exchange.size
             ),
-            trace=TraceOptions(config.trace_dir) if config.trace_dir else None,
+            trace=trace_options(config),
             trace_rank=rank,
         )
         self.monitor = RankMonitor(self.scheduler, rank, config.on_violation) if config.monitor else None
@@ -122,6 +138,7 @@ class EngineCore:
         self._over: list[EngineRequest] = []
         """Ended, but steps in flight may still speak of them."""
         self._asleep = False
+        self.compiling = Compiling(rank, built.compile_grammar)
         self.failed = False
         """It has ended though nobody wanted that."""
         self._sent: list[FromRank] = []
@@ -137,15 +154,21 @@ class EngineCore:
                 for id in message.ids:
                     if id in self.scheduler.requests:
                         self._abort(id)
+            case Compile():
+                self.compiling.start(message)
             case ResetPrefixCache():
                 if not self.state.ended:
                     self._guarded(self._reset)
                 self._sent.append(Answer(rank=self.rank, call=message.call, ok=not self.ended, message=self.ended))
 
-    def take(self) -> list[FromRank]:
-        """Return what is to be sent to the front end since the last call; the rank's stats too if they changed."""
-        sent, self._sent = self._sent, []
-        outputs = self.reporter.take(self.state)
+    def take(self, *, idle: bool = False) -> list[FromRank]:
+        """Return what is to be sent to the front end since the last call; the rank's stats too if they changed.
+
+        Args:
+            idle: no turn follows.
+        """
+        sent, self._sent = [*self._sent, *self.compiling.take()], []
+        outputs = self.reporter.take(self.state, idle=idle)
         if outputs is not None:
             sent.insert(0, outputs)
         return sent

@@ -253,7 +253,8 @@ def build(config: EngineConfig, rank: int) -> Built:
         name, _, value = item.partition("=")
         if name:
             faults[name] = float(value)
-    if unknown := faults.keys() - {"delay", "fail_at", "die_at", "hang_at", "busy_at", "busy", "rank", "load"}:
+    known = {"delay", "fail_at", "die_at", "hang_at", "busy_at", "busy", "rank", "load", "compile"}
+    if unknown := faults.keys() - known:
         raise ConfigError(f"the fake model knows no {', '.join(sorted(unknown))}")
     time.sleep(faults.get("load", 0.0))
     here = rank == faults.get("rank", rank)
@@ -268,4 +269,6 @@ def build(config: EngineConfig, rank: int) -> Built:
         busy_at=busy_at,
         busy=faults.get("busy", 0.0),
     )
-    return Built(executor, config.num_gpu_blocks_override or 256, config.max_model_len or 1024)
+    compiling = faults.get("compile", 0.0)
+    blocks, longest = config.num_gpu_blocks_override or 256, config.max_model_len or 1024
+    return Built(executor, blocks, longest, compile_grammar=lambda structured: time.sleep(compiling))

@@ -51,6 +51,8 @@ class KVCache:
         self.device = device
         self.layers: list[tuple[Any, Any]] = []
         """Keys and values of each layer."""
+        self._data: Any = None
+        """All of them."""
         self.allocate()
 
     @property
@@ -69,13 +71,18 @@ class KVCache:
             data = data.view(shape.dtype).view(size)
         else:
             data = torch.zeros(size, dtype=shape.dtype, device=self.device)
+        self._data = data
         self.layers = [(layer[0], layer[1]) for layer in data]
 
     def free(self) -> None:
         """Give the memory up, and all that is in it."""
-        self.layers = []
+        self.layers, self._data = [], None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def clear_values(self, block: int) -> None:
+        """Zero a block's values in all layers: what overflowed in one request must not reach the next one there."""
+        self._data[:, 1, block] = 0
 
     def write(self, layer: int, k: Any, v: Any, blocks: Any, offsets: Any) -> None:
         """Store `k` and `v` [T, kv heads, head_dim]; token t goes to slot `offsets[t]` of block `blocks[t]`."""
@@ -91,8 +98,11 @@ def available_memory() -> int:
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        stat = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
     except OSError:
         return free
+    # Files that were read, such as the weights, count as used, and go when memory is wanted.
+    used -= int(stat.get("active_file", 0)) + int(stat.get("inactive_file", 0))
     return free if limit == "max" else min(free, int(limit) - used)
 
 

@@ -145,7 +145,7 @@ class InProcess:
         self.core = EngineCore(config, built)
         self.client = Client(1, False, lambda rank, message: self.core.read(message))
         self._tokenizer = tokenizer
-        self._preparer = Preparer(tokenizer, self.core.scheduler.config.longest_request)
+        self._preparer = Preparer(tokenizer, self.core.scheduler.config.longest_request, built.vocab_size)
 
     def run(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], told: Told) -> list[RequestOutput]:
         """Serve them all."""

@@ -9,7 +9,7 @@ import msgspec
 
 from onbeat_engine.executor import TokenLogprobs
 from onbeat_engine.lanes.steps import LaneStep
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode, Seen
 from onbeat_spec.records import Member
 
@@ -53,6 +53,13 @@ class ResetPrefixCache(ToRank, frozen=True, kw_only=True, tag="reset-prefix-cach
     call: int
 
 
+class Compile(ToRank, frozen=True, kw_only=True, tag="compile"):
+    """Compile a grammar beside the step loop: the requests that are to follow find it there."""
+
+    call: int
+    structured: StructuredOutput
+
+
 class Shutdown(ToRank, frozen=True, kw_only=True, tag="shutdown"):
     """End the process; unfinished requests are aborted and told so."""
 
@@ -78,6 +85,8 @@ class Ready(FromRank, frozen=True, kw_only=True, tag="ready"):
     num_blocks: int
     max_model_len: int
     pid: int
+    vocab_size: int | None = None
+    """Of the model; None: as the tokenizer's."""
     coupled: bool = False
     """It shares collectives with all other ranks of the deployment."""
 

@@ -31,6 +31,7 @@ from onbeat_engine.messages import (
     Abort,
     Alive,
     Answer,
+    Compile,
     Ended,
     FromRank,
     Hello,
@@ -48,6 +49,8 @@ log = logging.getLogger("onbeat.process")
 HEARTBEAT = 0.5
 """Seconds after which a rank that has nothing to tell says that it lives."""
 
+POLL = 0.01
+"""Seconds between two looks at what is being compiled, while there is nothing else to do."""
 PING = 1.0
 """Seconds between two signs of life of the front end."""
 ANSWER = 600
@@ -55,7 +58,7 @@ ANSWER = 600
 ALONE = 15.0
 """A rank that somebody else has started ends when it has not heard of the front end for so many seconds."""
 
-ToRankMessage = LogEntry | Abort | ResetPrefixCache | Ping | Shutdown
+ToRankMessage = LogEntry | Abort | ResetPrefixCache | Compile | Ping | Shutdown
 FromRankMessage = Hello | Ready | Outputs | Alive | Answer | Ended
 
 
@@ -204,6 +207,7 @@ def _built(spec: RankSpec, channel: Channel) -> tuple[EngineCore | None, bool]:
             num_blocks=built.num_blocks,
             max_model_len=built.max_model_len,
             pid=os.getpid(),
+            vocab_size=built.vocab_size,
             coupled=core.coupled,
         )
     )
@@ -224,13 +228,13 @@ def _loop(core: EngineCore, channel: Channel, child: bool, heart: Heart | None) 
         if not child and time.monotonic() - channel.heard > ALONE:
             core.shut_down("the front end is gone")
         busy = core.turn()
-        for each in core.take():
+        for each in core.take(idle=not busy):
             channel.send(each)
         if heart is not None:
             heart.turn_ended()
         channel.beat(core.rank)
         if not busy and not core.ended:
-            channel.wait(HEARTBEAT)
+            channel.wait(POLL if core.compiling.busy else HEARTBEAT)
 
 
 def _end_with_parent(address: str) -> None:
@@ -254,6 +258,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m onbeat_engine.process", description="One rank of an engine.")
     parser.add_argument("--connect", metavar="ADDRESS", help="where the front end listens, such as tcp://host:port")
     address = parser.parse_args(arguments).connect
+    # It keeps code for every shape of matrix, and each step has another one; the shapes of one step fit into this.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
     if address is None:
         spec = _told()

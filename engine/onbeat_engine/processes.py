@@ -298,6 +298,8 @@ class Processes:
                 pinged = now
                 for info in self.infos[self.local_ranks :]:
                     self.send(info.rank, Ping())
+            for child in self._children.values():
+                child.poll()  # whoever said why it ends is waited for no more, and would stay in the process table
             for info in self.infos:
                 if info.alive and not self._closing:
                     try:

@@ -14,7 +14,7 @@ from onbeat_spec.protocol import Rank
 from onbeat_spec.records import Member, Step
 
 MOST_UNTOLD = 16
-"""Turns of a group that wait for a message to ride along with."""
+"""Turns that wait for a message to ride along with."""
 
 
 def report_of(stats: RankStats) -> Report:
@@ -94,9 +94,9 @@ class Reporter:
 
     def delivered(self, rows: Sequence[Row], outputs: StepOutputs, done: lifecycle.Outputs) -> None:
         """The outputs of a step: to each request what it brought."""
-        if outputs.prompt_logprobs:
-            self._keep_prompt_logprobs(rows, outputs)
         finished = {request.id: request for request in done.finished}
+        if outputs.prompt_logprobs:
+            self._keep_prompt_logprobs(rows, outputs, finished)
         for id, tokens in done.tokens.items():
             self._counts["generated"] += len(tokens)
             logprobs = outputs.logprobs.get(id)
@@ -115,27 +115,35 @@ class Reporter:
             if ended is not None:
                 self._over(ended)
 
-    def _keep_prompt_logprobs(self, rows: Sequence[Row], outputs: StepOutputs) -> None:
-        """Keep them until the prompt is complete (case B109); a preempted prompt brings some of them again."""
+    def _keep_prompt_logprobs(self, rows: Sequence[Row], outputs: StepOutputs, finished: Mapping[str, Request]) -> None:
+        """Keep them until the prompt is complete (case B109); a preempted prompt brings some of them again.
+
+        A request may end with the step that completes its prompt; one that was aborted meanwhile gets none.
+        """
         for row in rows:
             request = row.request
             got = outputs.prompt_logprobs.get(request.id)
-            if got and request.id in self.scheduler.requests:
+            if got and (request.id in self.scheduler.requests or request.id in finished):
                 new = got[max(0, request.logprobs_done - row.start) :]
                 self._prompt_logprobs.setdefault(request.id, []).extend(new)
                 request.logprobs_done += len(new)
 
     # --- Stats -------------------------------------------------------------------------------------------------------
 
-    def take(self, state: Rank) -> Outputs | None:
+    def take(self, state: Rank, *, idle: bool = False) -> Outputs | None:
         """Return what is new: outputs, and stats if they have changed, also without a step (case B103).
 
-        What only counts rides along with outputs; it is no reason to send anything.
+        What only counts rides along with outputs; it is no reason to send anything, as long as turns follow and there
+        is not much of it.
+
+        Args:
+            idle: no turn follows.
         """
         stats = self._stats(state)
         told, last = bool(self._outputs), self._last
         changed = publishes(report_of(last), report_of(stats)) or _gauges(stats) != _gauges(last)
-        if not told and not changed and len(self.lock_steps) < MOST_UNTOLD:
+        untold = max(len(self.lock_steps), len(self.lane_steps))
+        if not told and not changed and untold < (1 if idle else MOST_UNTOLD):
             return None
         outputs, self._outputs, self._last = self._outputs, [], stats
         lock_steps, self.lock_steps = self.lock_steps, []

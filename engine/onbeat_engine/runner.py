@@ -15,6 +15,7 @@ from onbeat_engine.models.load import Model
 from onbeat_engine.models.moe import Experts
 from onbeat_engine.sampling.logprobs import ROWS_AT_ONCE, prompt_logprobs
 from onbeat_engine.sampling.sampler import Sampled, Sampler
+from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
 MOST_MOE_ROWS = 256
@@ -184,12 +185,20 @@ class ModelRunner:
         )
 
     def _largest_step(self) -> None:
-        """Run as many tokens as a step may have, without attention, and logits of as many rows."""
+        """Run as many tokens as a step may have, without attention, and sample from as many rows with top-p.
+
+        That takes the most memory of all that sampling does.
+        """
         tokens = torch.zeros(self.config.max_num_batched_tokens, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
             experts = self._experts(len(tokens), False)
             hidden = self.model.decoder.forward(tokens, tokens, lambda _layer, q, _k, _v: q, experts)
-            self.model.decoder.logits(hidden[: self.config.max_num_seqs]).softmax(-1)
+            logits = self.model.decoder.logits(hidden[: self.config.max_num_seqs])
+            params = SamplingParams(top_p=0.5, min_p=0.1)
+            rows = [EngineRequest(str(row), [0], 1, params, seed=0) for row in range(len(logits))]
+            self._sampler.sample(logits, rows, [1] * len(rows))
+            for row in rows:
+                self._sampler.release(row)
 
     # The forward.
 

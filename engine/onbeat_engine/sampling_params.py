@@ -1,6 +1,6 @@
 """How one request samples. Names and defaults are vLLM's."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -26,7 +26,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         temperature: 0 is greedy.
         top_k: 0 or -1: all tokens.
         seed: the same tokens whatever else is in the batch; None: another seed each time.
-        stop: strings that end the text; they are not part of it unless `include_stop_str_in_output`.
+        stop: strings that end the text, or one; they are not part of it unless `include_stop_str_in_output`.
         stop_token_ids: tokens that end it, beside the model's own end tokens.
         max_tokens: None: as many as the model has room for.
         logprobs: alternatives told for each sampled token; None: no log probabilities at all.
@@ -55,11 +55,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values out of range.
+        """Refuse values out of range. Lists become tuples, one stop string becomes one of one.
 
         Raises:
             BadRequest: with the field's name and value.
         """
+        stop, biases = self._given("stop"), self._given("logit_bias")
+        msgspec.structs.force_setattr(self, "stop", (stop,) if isinstance(stop, str) else self._tuple("stop"))
+        msgspec.structs.force_setattr(self, "stop_token_ids", self._tuple("stop_token_ids"))
+        if biases is None:
+            msgspec.structs.force_setattr(self, "logit_bias", {})
+        elif not isinstance(biases, dict) or not all(_within(-100, bias, 100) for bias in biases.values()):
+            self._refuse("logit_bias", "biases between -100 and 100, by token id")
         self._between("n", 1, 128)
         self._between("presence_penalty", -2.0, 2.0)
         self._between("frequency_penalty", -2.0, 2.0)
@@ -78,10 +85,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 self._between(name, 0, MAX_LOGPROBS)
-        if len(self.stop) > MAX_STOP_STRINGS or not all(self.stop):
+        stops = self._given("stop")
+        if len(stops) > MAX_STOP_STRINGS or not all(isinstance(each, str) and each for each in stops):
             self._refuse("stop", f"at most {MAX_STOP_STRINGS} strings, none of them empty")
-        if any(not -100 <= bias <= 100 for bias in self.logit_bias.values()):
-            self._refuse("logit_bias", "biases between -100 and 100")
 
     @property
     def greedy(self) -> bool:
@@ -89,9 +95,23 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return self.temperature < 1e-5
 
     def _between(self, name: str, low: float, high: float) -> None:
-        value = getattr(self, name)
-        if not low <= value <= high:  # also False for not-a-number
+        if not _within(low, getattr(self, name), high):
             self._refuse(name, f"between {low} and {high}")
 
-    def _refuse(self, name: str, rule: str) -> None:
+    def _given(self, name: str) -> Any:
+        """Return a value of whatever type the caller gave."""
+        return getattr(self, name)
+
+    def _tuple(self, name: str) -> tuple[Any, ...]:
+        value = self._given(name)
+        if not isinstance(value, list | tuple | None):
+            self._refuse(name, "a list")
+        return tuple(value or ())
+
+    def _refuse(self, name: str, rule: str) -> NoReturn:
         raise BadRequest(f"{name} is {getattr(self, name)!r}; it must be {rule}", name)
+
+
+def _within(low: float, value: Any, high: float) -> bool:
+    """Return whether a number is in a range; not-a-number is in none, nor is what is no number at all."""
+    return isinstance(value, int | float) and low <= value <= high

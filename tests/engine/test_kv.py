@@ -60,6 +60,7 @@ def test_available_memory_heeds_the_limit_of_the_group(tmp_path: Path, monkeypat
         "/proc/meminfo": "MemTotal: 100 kB\nMemAvailable:     40 kB\n",
         "/sys/fs/cgroup/memory.max": "30000\n",
         "/sys/fs/cgroup/memory.current": "10000\n",
+        "/sys/fs/cgroup/memory.stat": "anon 7000\nfile 3000\ninactive_file 1000\nactive_file 1500\n",
     }
 
     def read(path: Path) -> str:
@@ -68,7 +69,7 @@ def test_available_memory_heeds_the_limit_of_the_group(tmp_path: Path, monkeypat
         return files[str(path)]
 
     monkeypatch.setattr(Path, "read_text", read)
-    assert available_memory() == 20000
+    assert available_memory() == 22500
     files["/sys/fs/cgroup/memory.max"] = "max\n"
     assert available_memory() == 40 * 1024
     del files["/sys/fs/cgroup/memory.max"]
@@ -99,3 +100,14 @@ def test_cuda_gets_what_the_largest_step_leaves(monkeypatch: pytest.MonkeyPatch)
     assert blocks_on_cuda(SHAPE, device, 0.9, lambda: None, most=7) == 7
     with pytest.raises(ConfigError, match="raise gpu_memory_utilization"):
         blocks_on_cuda(SHAPE, device, 0.3, lambda: None, most=7)
+
+
+def test_values_of_one_block_are_cleared_in_all_layers() -> None:
+    cache = KVCache(SHAPE, 5, CPU)
+    for keys, values in cache.layers:
+        keys.fill_(1.0)
+        values.fill_(1.0)
+    cache.clear_values(3)
+    for keys, values in cache.layers:
+        assert keys.all()
+        assert values.flatten(1).any(1).tolist() == [True, True, True, False, True, True]

@@ -300,6 +300,14 @@ def test_the_pool_is_sized_from_memory(llama: Known) -> None:
     assert ours.num_blocks == 4 * 32  # no more than four requests of 512 tokens can use
 
 
+def test_the_largest_step_leaves_nothing_behind(llama: Known) -> None:
+    """What a GPU's memory is measured with."""
+    ours = runner(llama.model, llama.config)
+    ours._largest_step()
+    assert ours._sampler.num_requests == 0
+    assert all(not keys.any() and not values.any() for keys, values in ours._kv.layers)
+
+
 def test_device_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto").type == "cpu"

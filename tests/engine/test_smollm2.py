@@ -1,4 +1,4 @@
-"""The real model: SmolLM2's greedy tokens are those of transformers with the same weights."""
+"""The real model: SmolLM2's greedy tokens and logits are those of transformers with the same weights."""
 
 from importlib.util import find_spec
 
@@ -8,8 +8,9 @@ import torch
 from benchmarks.generate import load_theirs
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.models.load import load_model
-from onbeat_engine.text.tokenizer import Tokenizer
+from tests.engine.models import tiny
 from tests.engine.steps import drive, request, runner
+from tests.engine.text.tiny import smollm2
 
 torch.set_num_threads(1)
 
@@ -46,14 +47,13 @@ def test_twenty_prompts_of_sixty_four_tokens() -> None:
     config = EngineConfig(
         dtype="float32",
         max_model_len=256,
-        max_num_seqs=12,
-        max_num_batched_tokens=40,
-        num_gpu_blocks_override=90,
+        max_num_seqs=20,
+        max_num_batched_tokens=60,
+        num_gpu_blocks_override=130,
         async_scheduling=True,
     )
     model = load_model(config)
-    tokenizer = Tokenizer.load(model.source.path)
-    prompts = [tokenizer.encode(text) for text in TEXTS]
+    prompts = [smollm2().encode(text) for text in TEXTS]
     ours = runner(model, config)
     requests = [request(str(index), prompt, 64) for index, prompt in enumerate(prompts)]
     run = drive(ours, config, {0: requests[:12], 9: requests[12:]}, num_blocks=ours.num_blocks, max_model_len=256)
@@ -61,6 +61,7 @@ def test_twenty_prompts_of_sixty_four_tokens() -> None:
     for index, prompt in enumerate(prompts):
         tokens = run.tokens[str(index)]
         assert len(tokens) == 64
-        with torch.inference_mode():
-            logits = theirs(torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :]
-        assert logits.argmax(-1).tolist() == tokens, TEXTS[index]
+        right = tiny.expected(theirs, prompt + tokens[:-1])
+        assert right[len(prompt) - 1 :].argmax(-1).tolist() == tokens, TEXTS[index]
+        if index % 10 == 0:
+            assert tiny.error(tiny.logits(model.decoder, prompt + tokens[:-1]), right) < 1e-5

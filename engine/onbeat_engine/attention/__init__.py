@@ -14,6 +14,8 @@ from onbeat_engine.kv import KVCache
 from onbeat_spec.errors import ConfigError
 
 Name = Literal["auto", "flashinfer", "triton", "sdpa"]
+FLASHINFER_DIMS = (64, 128, 256)
+"""Head dims that its kernels are made for."""
 
 
 class Backend(Protocol):
@@ -52,7 +54,8 @@ def make(name: Name, kv: KVCache, num_heads: int, dtype: Any, most_entries: int)
         ConfigError: the backend named cannot run here.
     """
     cuda = kv.device.type == "cuda"
-    chosen = _automatic(cuda, dtype) if name == "auto" else name
+    dim = kv.shape.head_dim
+    chosen = _automatic(cuda, dtype, dim) if name == "auto" else name
     if chosen == "sdpa":
         from onbeat_engine.attention.sdpa import SdpaAttention  # noqa: PLC0415 - only what is used is imported
 
@@ -60,8 +63,11 @@ def make(name: Name, kv: KVCache, num_heads: int, dtype: Any, most_entries: int)
     if find_spec(chosen) is None:
         raise ConfigError(f"attention_backend is {chosen!r}, which is not installed; install it, or use 'auto'")
     if chosen == "flashinfer":
-        if not cuda or dtype.itemsize != 2:
-            raise ConfigError(f"attention_backend 'flashinfer' needs CUDA and a 16-bit dtype, not {dtype}; use 'auto'")
+        if not cuda or dtype.itemsize != 2 or dim not in FLASHINFER_DIMS:
+            raise ConfigError(
+                f"attention_backend 'flashinfer' needs CUDA, a 16-bit dtype (not {dtype}) and a head_dim of "
+                f"{FLASHINFER_DIMS} (not {dim}); use 'auto'"
+            )
         from onbeat_engine.attention.flashinfer import FlashInferAttention  # noqa: PLC0415 - may be absent
 
         return FlashInferAttention(kv, num_heads, dtype, most_entries)
@@ -72,10 +78,10 @@ def make(name: Name, kv: KVCache, num_heads: int, dtype: Any, most_entries: int)
     return TritonAttention(kv, num_heads)
 
 
-def _automatic(cuda: bool, dtype: Any) -> Name:
+def _automatic(cuda: bool, dtype: Any, dim: int) -> Name:
     """Neither FlashInfer nor the tensor cores of `tl.dot` serve float64; FlashInfer serves 16 bits alone."""
     if not cuda or dtype == torch.float64:
         return "sdpa"
-    if dtype.itemsize == 2 and find_spec("flashinfer") is not None:
+    if dtype.itemsize == 2 and dim in FLASHINFER_DIMS and find_spec("flashinfer") is not None:
         return "flashinfer"
     return "triton" if find_spec("triton") is not None else "sdpa"

@@ -8,7 +8,8 @@ import torch
 from onbeat_engine.batch import Batch
 from onbeat_engine.kv import KVCache
 
-WORKSPACE_BYTES = 256 << 20
+WORKSPACE_BYTES = 384 << 20
+"""Enough for the split decodes of 512 rows with 64 heads of 128."""
 LAYOUT = "HND"
 """FlashInfer's name for blocks of [KV heads, block_size, head_dim]."""
 

@@ -140,6 +140,12 @@ class SdpaAttention:
             starts = batch.host_table_starts[: decodes + 1]
             table = batch.host_table[: starts[-1]]
             self._layout = lay_out(starts, table, batch.host_kv_lens[:decodes], size, device)
+        # Slots that a mask leaves out weigh 0, and 0 times what is no number is none: a block that is begun in this
+        # step, and not filled, must not hold what another request has left there. Nobody else reads it yet.
+        ends, query_starts = batch.host_kv_lens, batch.host_query_starts
+        begun = (ends % size > 0) & (ends % size <= np.diff(query_starts))
+        for last in batch.host_table_starts[1:][begun]:
+            self.kv.clear_values(int(batch.host_table[last - 1]))
         for row in range(decodes, batch.num_rows):
             first, last = (int(n) for n in batch.host_query_starts[row : row + 2])
             kv_len = int(batch.host_kv_lens[row])

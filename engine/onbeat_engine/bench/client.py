@@ -212,7 +212,10 @@ async def _read(answer: httpx.Response, outcome: Outcome, start: float) -> None:
                 outcome.output_tokens = chunk.usage.completion_tokens
             if any(map(_carries, chunk.choices)):
                 outcome.chunks.append(now)
-            finished = finished or any(choice.finish_reason for choice in chunk.choices)
+            for choice in chunk.choices:
+                finished = finished or bool(choice.finish_reason)
+                if choice.finish_reason in ("abort", "error"):
+                    outcome.error = f"the server ended it: {choice.finish_reason}"
     if not outcome.error and not (finished or done):
         outcome.error = "the stream ended early"
     elif not outcome.error and not outcome.chunks:

@@ -9,6 +9,8 @@ from onbeat_engine.errors import ModelError
 _ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 _MOST = 1 << 31
 """No size of a model comes near it; a file may say anything."""
+_MOST_LAYERS = 1 << 12
+"""Likewise of its layers, which are gone through one by one."""
 _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
@@ -112,6 +114,8 @@ class ModelConfig:
         moe = architecture == "Qwen3MoeForCausalLM"
         layers = fields.whole("num_hidden_layers")
         hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+        if not 1 <= layers <= _MOST_LAYERS:
+            raise ModelError(f"num_hidden_layers is {layers}; it must be between 1 and {_MOST_LAYERS}")
         if heads < 1 or (config.get("head_dim") is None and hidden % heads):
             raise ModelError(f"num_attention_heads is {heads}; it must divide hidden_size, {hidden}")
         theta, scaling = _rope(config)

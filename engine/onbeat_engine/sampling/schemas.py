@@ -60,6 +60,9 @@ def _unsupported(schema: Mapping[str, Any]) -> str | None:
     for name in _UNKNOWN:
         if name in schema:
             return f"{name!r} is not supported"
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and not reference.startswith("#"):
+        return f"'$ref' to {reference[:80]!r}, which is not a part of it, is not supported"
     if schema.get("uniqueItems") is True:
         return "'uniqueItems' is not supported"
     if "multipleOf" in schema and schema.get("type") != "integer":

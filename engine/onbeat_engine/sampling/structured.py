@@ -87,9 +87,13 @@ class Grammars:
 
         Raises:
             BadRequest: xgrammar is not installed, the model has no end token, or the schema is none, or is one that a
-                grammar cannot keep (`schemas`).
+                grammar cannot keep (`schemas`), or that no text keeps.
         """
-        self._compiled(structured)
+        first = self._xgrammar_matcher(self._compiled(structured))
+        mask = self._xgrammar.allocate_token_bitmask(1, self._vocab_size)
+        first.fill_next_token_bitmask(mask, 0)
+        if not mask.any():
+            raise BadRequest("the JSON schema cannot be used: no text keeps it", "response_format")
 
     def matcher(self, structured: StructuredOutput) -> Matcher:
         """Return the start of a text.
@@ -124,7 +128,8 @@ class Grammars:
             else:
                 matcher.inner.fill_next_token_bitmask(masks, index)
         allowed = (masks[:, :, None] >> self._bits & 1).bool().flatten(1)[:, : self._vocab_size]
-        for index in ended:
+        # Where a grammar leads nowhere the text ends, too: of no token at all none can be chosen.
+        for index in {*ended, *(~allowed.any(1)).nonzero().flatten().tolist()}:
             allowed[index] = False
             allowed[index, self._ends] = True
         numbers = to_device([row for row, _, _ in rows], torch.int64, logits.device)

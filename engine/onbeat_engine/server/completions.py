@@ -37,9 +37,9 @@ def router(serving: Serving) -> APIRouter:
             logprobs=body.logprobs,
             prompt_logprobs=body.logprobs if body.echo and body.prompt_logprobs is None else None,
         )
-        work = Work("cmpl", prompts, params, body.priority, body.cache_salt or "")
+        work = Work("cmpl", prompts, params, body.priority, body.cache_salt or "", only_prompt)
         job = await serving.jobs.start(work, request.receive)
-        answer = Answer(serving, body, job, only_prompt)
+        answer = Answer(serving, body, job)
         if body.stream:
             return EventStream(job, answer.chunks, head=answer.head, include_usage=body.include_usage)
         try:
@@ -68,18 +68,14 @@ def split(prompt: Prompt) -> Sequence[str | list[int]]:
 
 
 class Answer:
-    """One answer, as a whole or in chunks.
+    """One answer, as a whole or in chunks."""
 
-    Args:
-        only_prompt: nothing was to be generated; the token that was is left out.
-    """
-
-    def __init__(self, serving: Serving, body: CompletionRequest, job: Job, only_prompt: bool) -> None:
+    def __init__(self, serving: Serving, body: CompletionRequest, job: Job) -> None:
         self.tokenizer = serving.engine.tokenizer
         self.body = body
         self.prompts = job.work.prompts
         self.n = job.work.params.n
-        self.only_prompt = only_prompt
+        self.only_prompt = job.work.only_prompt
         self.head: dict[str, Any] = {
             "id": job.id,
             "object": "text_completion",
@@ -123,9 +119,7 @@ class Answer:
         answer = Completion(**self.head, choices=choices, usage=whole.usage)
         return Response(answer.model_dump_json(), media_type="application/json")
 
-    def _choice(
-        self, index: int, choice: Gathered, of_prompt: Sequence[Chances | None] | None
-    ) -> CompletionChoice:
+    def _choice(self, index: int, choice: Gathered, of_prompt: Sequence[Chances | None] | None) -> CompletionChoice:
         text, ids, chances = choice.text, choice.token_ids, list[Chances | None](choice.logprobs)
         if self.only_prompt:
             text, ids, chances = "", [], []

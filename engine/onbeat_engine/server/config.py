@@ -29,7 +29,7 @@ class ServerConfig:
     """Without a token for so long while work is unfinished, the server is not ready any more."""
     client_timeout: float = 60.0
     """A client that takes nothing of what it is sent for so long has its connection, and its request, ended; so has
-    one whose request's body does not come within it."""
+    one whose request does not come within it."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:

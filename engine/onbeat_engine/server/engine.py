@@ -120,6 +120,11 @@ class Engine(Protocol):
     @property
     def ranks(self) -> Sequence[RankInfo]: ...
     @property
+    def is_running(self) -> bool:
+        """Whether requests may be served, now or once it is resumed."""
+        ...
+
+    @property
     def is_paused(self) -> bool: ...
     @property
     def is_sleeping(self) -> bool: ...
@@ -154,8 +159,8 @@ class Engine(Protocol):
         """
         ...
 
-    def check_structured(self, structured: StructuredOutput) -> None:
-        """Compile what a text has to be, ahead of `generate`. May take seconds, and may run in a thread.
+    async def compile_structured(self, structured: StructuredOutput) -> None:
+        """Compile what a text has to be, ahead of `generate`. May take seconds, in which all else goes on.
 
         Raises:
             BadRequest: it cannot be compiled.
@@ -168,6 +173,10 @@ class Engine(Protocol):
 
     def stats(self) -> Sequence[RankStats]:
         """Return the latest state of each rank."""
+        ...
+
+    def group_violations(self) -> Mapping[str, int]:
+        """Return how often ranks that step together violated invariants of their group, by id."""
         ...
 
     async def check_health(self) -> None:

@@ -103,7 +103,8 @@ def install(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        where = [str(part) for part in first["loc"] if part != "body"]
+        # The first part is body or query; of a body that is no JSON, the second is a place in it.
+        where = [] if first["type"] == "json_invalid" else [str(part) for part in first["loc"][1:]]
         message = f"{'.'.join(where)}: {first['msg']}" if where else first["msg"]
         return JSONResponse(body(400, message, param=where[0] if where else None), 400)
 

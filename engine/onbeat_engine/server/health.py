@@ -51,6 +51,8 @@ async def why_not_ready(serving: Serving) -> str | None:
         return f"the engine has ended: {error}"
     if jobs.draining:
         return "shutting down"
+    if not engine.is_running:
+        return "being started again"
     if engine.is_sleeping:
         return "asleep"
     if engine.is_paused:

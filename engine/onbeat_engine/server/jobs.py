@@ -31,6 +31,8 @@ class Work:
     params: SamplingParams
     priority: int = 0
     cache_salt: str = ""
+    only_prompt: bool = False
+    """Nothing is to be generated; the token that a step samples all the same is left out."""
 
     @property
     def size(self) -> int:
@@ -148,7 +150,6 @@ class Jobs:
         self.running: dict[str, Job] = {}
         self.in_flight = 0
         self.draining = False
-        self.compiling = asyncio.Lock()
         self.busy_since = 0.0
         """`time.monotonic()` at which the first of those in flight came."""
 
@@ -159,16 +160,14 @@ class Jobs:
             BadRequest: it could never be admitted.
             TryLater: there is no room, or the server is shutting down.
         """
-        structured = work.params.structured
-        if structured is not None and not self.draining:
-            async with self.compiling:
-                await asyncio.to_thread(self.engine.check_structured, structured)
-        if self.draining:
-            raise TryLater("the server is shutting down; send the request elsewhere")
-        if work.size > self.limit:
-            raise BadRequest(f"{work.size} completions in one request; at most {self.limit} may be in flight", "n")
-        if self.in_flight + work.size > self.limit:
-            raise TryLater(f"{self.in_flight} of at most {self.limit} completions are in flight; try again later")
+        self._check(work)
+        if work.params.structured is not None:
+            self.in_flight += work.size  # whoever waits for a grammar takes up room, too
+            try:
+                await self.engine.compile_structured(work.params.structured)
+            finally:
+                self.in_flight -= work.size
+            self._check(work)
         if not self.running:
             self.busy_since = time.monotonic()
         job = Job(self, work, receive, f"{work.kind}-{uuid.uuid4().hex}")
@@ -180,6 +179,15 @@ class Jobs:
             await job.close()
             raise
         return job
+
+    def _check(self, work: Work) -> None:
+        """Refuse what there is no room for."""
+        if self.draining:
+            raise TryLater("the server is shutting down; send the request elsewhere")
+        if work.size > self.limit:
+            raise BadRequest(f"{work.size} completions in one request; at most {self.limit} may be in flight", "n")
+        if self.in_flight + work.size > self.limit:
+            raise TryLater(f"{self.in_flight} of at most {self.limit} completions are in flight; try again later")
 
     def end_all(self, error: Exception) -> None:
         """End every request with an error for its client."""

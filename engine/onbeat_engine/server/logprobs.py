@@ -13,12 +13,12 @@ from onbeat_engine.server.protocol import (
 )
 
 LOWEST = -9999.0
-"""JSON has no minus infinity."""
+"""JSON has no minus infinity, nor not-a-number."""
 
 
 def value(chance: TokenChance) -> float:
     """Return a log probability that JSON can hold."""
-    return max(chance.logprob, LOWEST)
+    return chance.logprob if chance.logprob > LOWEST else LOWEST  # so is not-a-number
 
 
 def completion(

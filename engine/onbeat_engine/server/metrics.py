@@ -77,6 +77,8 @@ class RankCollector(Collector):
         for each in stats:
             for invariant, count in sorted(each.violations.items()):
                 violations.add_metric((self.model, str(each.rank), invariant), count)
+        for invariant, count in sorted(self.engine.group_violations().items()):
+            violations.add_metric((self.model, "group", invariant), count)
         yield violations
 
     def _filled(self, family: Family, stats: Sequence[RankStats], attribute: str) -> Family:

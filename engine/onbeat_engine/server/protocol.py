@@ -3,7 +3,8 @@
 Types are strict ("5" is no number); ranges are those of `SamplingParams`, which refuses what is outside.
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -58,6 +59,9 @@ class ResponseFormat(Given):
 class Generate(Given):
     """What both kinds of requests have in common. Null means the default."""
 
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Those that differ from `SamplingParams`'s."""
+
     model: str | None = None
     n: int | None = None
     max_tokens: int | None = None
@@ -110,7 +114,8 @@ class Generate(Given):
         for name, value in given.items():
             if value is not None:
                 values[name] = value
-        return SamplingParams(**{name: value for name, value in values.items() if value is not None})
+        asked = {name: value for name, value in values.items() if value is not None}
+        return SamplingParams(**{**self.defaults, **asked})
 
     def _biases(self, biases: dict[str, float]) -> dict[int, float]:
         if not all(token.isascii() and token.isdigit() and len(token) < 10 for token in biases):
@@ -143,6 +148,9 @@ class Message(Given):
 
 class ChatRequest(Generate):
     """`POST /v1/chat/completions`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"max_tokens": None}
+    """An answer ends by itself."""
 
     messages: list[Message]
     max_completion_tokens: int | None = None

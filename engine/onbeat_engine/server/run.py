@@ -15,6 +15,7 @@ import uvicorn
 from onbeat_engine.errors import TryLater
 from onbeat_engine.server.app import build
 from onbeat_engine.server.config import ServerConfig
+from onbeat_engine.server.connection import patient
 from onbeat_engine.server.engine import Engine
 from onbeat_engine.server.serving import Serving
 from onbeat_spec.errors import ConfigError
@@ -115,37 +116,47 @@ async def serve(
     """
     raise_file_limit()
     loading = asyncio.ensure_future(load())
-    try:
-        with signals(loading.cancel):
+    stop: Callable[[], object] = loading.cancel
+
+    def signalled() -> None:
+        stop()
+
+    with signals(signalled):  # until the engine has ended: a signal that comes then must not cut that short
+        try:
             engine = await loading
-    except BaseException as error:
-        opened.close()
-        if isinstance(error, asyncio.CancelledError):  # by a signal: there is nothing yet that has to end well
-            return
-        raise
-    try:
-        app, serving = build(engine, config)
-        server = Server(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                ws="none",
-                log_level=config.log_level,
-                access_log=False,
-                timeout_graceful_shutdown=int(LAST_WORDS),
-                server_header=False,
+        except BaseException as error:
+            opened.close()
+            if isinstance(error, asyncio.CancelledError):  # by a signal: there is nothing yet that has to end well
+                return
+            raise
+        try:
+            app, serving = build(engine, config)
+            server = Server(
+                uvicorn.Config(
+                    app,
+                    http=patient(config.client_timeout),
+                    lifespan="off",
+                    ws="none",
+                    log_level=config.log_level,
+                    access_log=False,
+                    timeout_graceful_shutdown=int(LAST_WORDS),
+                    server_header=False,
+                )
             )
-        )
-        shutdown = Shutdown(serving, server)
-        with signals(shutdown.request):
+            shutdown = Shutdown(serving, server)
+            stop = shutdown.request
             serving_task = asyncio.create_task(server.serve([opened]))
             while not server.started and not serving_task.done():
                 await asyncio.sleep(POLL)
             if started is not None and server.started:
                 started(serving, shutdown)
-            await serving_task
-    finally:
-        await engine.shutdown()
+            try:
+                await serving_task
+            except OSError as error:  # somebody else was bound to the address too, and was the first to listen
+                raise ConfigError(f"{config.host}:{config.port} fails: {error.strerror or error}") from error
+        finally:
+            opened.close()
+            await engine.shutdown()
 
 
 @contextlib.contextmanager

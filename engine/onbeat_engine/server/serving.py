@@ -100,12 +100,14 @@ class Tally:
 
     def __init__(self, job: Job) -> None:
         self.prompt = sum(map(len, job.work.prompts))
+        self.only_prompt = job.work.only_prompt
         self.completion = 0
         self.cached: dict[int, int] = {}
 
     def count(self, prompt: int, output: Output) -> None:
         """Count an output of the prompt with this index."""
-        self.completion += sum(len(choice.token_ids) for choice in output.outputs)
+        if not self.only_prompt:
+            self.completion += sum(len(choice.token_ids) for choice in output.outputs)
         self.cached[prompt] = output.num_cached_tokens
 
     def usage(self) -> Usage:

@@ -99,17 +99,22 @@ def _opened(text: str, last: str) -> str:
     return text[: end + len(last)]
 
 
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(message: Any) -> dict[str, Any]:
     """Return a message as templates expect it: content a string, arguments of tool calls objects."""
+    if not isinstance(message, Mapping):
+        raise BadRequest(f"a message is of type {type(message).__name__!r}; it must be an object", "messages")
     plain = {key: value for key, value in message.items() if value is not None}
     content = plain.get("content", "")
     if not isinstance(content, str):
-        content = "\n".join(map(_text_of, content))
+        content = "\n".join(map(_text_of, content if isinstance(content, list | tuple) else [content]))
     plain["content"] = content
     if not isinstance(plain.get("role"), str):
         raise BadRequest("a message has no role", "messages")
-    if plain.get("tool_calls"):
-        plain["tool_calls"] = [_parsed(call) for call in plain["tool_calls"]]
+    calls = plain.get("tool_calls")
+    if calls:
+        if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+            raise BadRequest("the tool_calls of a message must be a list of objects", "messages")
+        plain["tool_calls"] = [_parsed(call) for call in calls]
     return plain
 
 
@@ -124,7 +129,10 @@ def _text_of(part: Any) -> str:
 
 def _parsed(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool call with its arguments as an object; OpenAI's API has them as JSON text."""
-    function = dict(call.get("function") or {})
+    function = call.get("function") or {}
+    if not isinstance(function, Mapping):
+        raise BadRequest("the function of a tool call must be an object", "messages")
+    function = dict(function)
     if isinstance(function.get("arguments"), str):
         try:
             function["arguments"] = json.loads(function["arguments"])

@@ -36,7 +36,7 @@ class _Metadata:
 
         try:
             self._fields = GGUFReader(str(path)).fields
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except Exception as error:  # a damaged file makes the reader raise nearly anything
             raise ModelError(f"{path} cannot be read as GGUF: {error}") from None
         self._path = path
 
@@ -63,8 +63,18 @@ def load_gguf(path: Path) -> Tokenizer:
     """Return the tokenizer in a GGUF file.
 
     Raises:
-        ModelError: there is none, or one of a kind that is not known here.
+        ModelError: there is none, or one of a kind that is not known here, or it is damaged.
     """
+    try:
+        return _load(path)
+    except ModelError:
+        raise
+    except Exception as error:  # lists of other lengths, ids beyond them: it may be wrong in any way
+        reason = (str(error).strip() or "nothing more is known").splitlines()[0]
+        raise ModelError(f"the tokenizer in {path} is damaged: {type(error).__name__}: {reason}") from error
+
+
+def _load(path: Path) -> Tokenizer:
     metadata = _Metadata(path)
     kind = metadata.value("ggml.model")
     tokens = metadata.array("ggml.tokens")
@@ -95,6 +105,11 @@ def _byte_level(tokens: list[str], merges: list[str], pre: str) -> Any:
         raise ModelError(f"tokenizer.ggml.pre is {pre!r}; known are {', '.join(sorted(_SPLITS))}")
     pairs = [(left, right) for left, right in (merge.split(" ", 1) for merge in merges)]
     vocabulary = {token: id for id, token in enumerate(tokens)}
+    for left, right in pairs:  # the library would panic
+        if not {left, right, left + right} <= vocabulary.keys():
+            raise ModelError(
+                f"tokenizer.ggml.merges has {left!r} and {right!r}; one of them, or both together, is no token"
+            )
     backend = Backend(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre in _LLAMA3))
     if pre == "qwen2":
         backend.normalizer = normalizers.NFC()

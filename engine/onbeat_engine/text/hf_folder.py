@@ -31,7 +31,7 @@ def load_folder(folder: Path) -> Tokenizer:
     if more is None:
         more = _json(folder / "config.json").get("eos_token_id")
     ids = [eos] if eos is not None else []
-    ids += [id for id in (more if isinstance(more, list) else [more]) if isinstance(id, int) and id not in ids]
+    ids += [id for id in (more if isinstance(more, list) else [more]) if type(id) is int and id not in ids]
     return Tokenizer(
         backend,
         eos_token_ids=ids,
@@ -49,8 +49,8 @@ def _template(folder: Path, from_config: Any) -> str | None:
         except (OSError, UnicodeError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
     if isinstance(from_config, list):
-        named = {entry.get("name"): entry.get("template") for entry in from_config if isinstance(entry, dict)}
-        from_config = named.get("default")
+        named = [entry for entry in from_config if isinstance(entry, dict) and entry.get("name") == "default"]
+        from_config = named[0].get("template") if named else None
     return from_config if isinstance(from_config, str) else None
 
 
@@ -69,7 +69,7 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path} holds no JSON object")

@@ -56,7 +56,7 @@ class Tokenizer:
         """Return the tokenizer of a model.
 
         Args:
-            path: a folder as Hugging Face lays it out, with a tokenizer.json, or a GGUF file.
+            path: a folder as Hugging Face lays it out, with a tokenizer.json, or a GGUF file, whatever its name.
 
         Raises:
             ModelError: there is none, or one that cannot be used.
@@ -66,11 +66,11 @@ class Tokenizer:
             from onbeat_engine.text.hf_folder import load_folder  # noqa: PLC0415 - it imports this module
 
             return load_folder(path)
-        if path.is_file() and path.suffix.lower() == ".gguf":
+        if path.is_file():
             from onbeat_engine.text.gguf_vocab import load_gguf  # noqa: PLC0415 - it imports this module
 
             return load_gguf(path)
-        raise ModelError(f"no tokenizer at {path}; it must be a folder with a tokenizer.json or a .gguf file")
+        raise ModelError(f"no tokenizer at {path}; it must be a folder with a tokenizer.json or a GGUF file")
 
     @property
     def pieces(self) -> Sequence[bytes]:

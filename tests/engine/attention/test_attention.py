@@ -18,7 +18,7 @@ def test_a_cpu_has_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make("auto", KV, 3, torch.float32, most_entries=8), SdpaAttention)
     with pytest.raises(ConfigError, match="'triton' needs CUDA"):
         make("triton", KV, 3, torch.float32, most_entries=8)
-    with pytest.raises(ConfigError, match="'flashinfer' needs CUDA and a 16-bit dtype"):
+    with pytest.raises(ConfigError, match="'flashinfer' needs CUDA, a 16-bit dtype"):
         make("flashinfer", KV, 3, torch.float32, most_entries=8)
 
 
@@ -29,15 +29,18 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "installed", "chosen"),
+    ("dtype", "dim", "installed", "chosen"),
     [
-        (torch.bfloat16, {"flashinfer", "triton"}, "flashinfer"),
-        (torch.bfloat16, {"triton"}, "triton"),
-        (torch.float32, {"flashinfer", "triton"}, "triton"),
-        (torch.float64, {"flashinfer", "triton"}, "sdpa"),
-        (torch.bfloat16, set(), "sdpa"),
+        (torch.bfloat16, 128, {"flashinfer", "triton"}, "flashinfer"),
+        (torch.bfloat16, 96, {"flashinfer", "triton"}, "triton"),
+        (torch.bfloat16, 64, {"triton"}, "triton"),
+        (torch.float32, 64, {"flashinfer", "triton"}, "triton"),
+        (torch.float64, 64, {"flashinfer", "triton"}, "sdpa"),
+        (torch.bfloat16, 64, set(), "sdpa"),
     ],
 )
-def test_what_cuda_gets(dtype: object, installed: set[str], chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cuda_gets(
+    dtype: object, dim: int, installed: set[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention, "find_spec", lambda name: name if name in installed else None)
-    assert attention._automatic(True, dtype) == chosen
+    assert attention._automatic(True, dtype, dim) == chosen

@@ -81,3 +81,14 @@ def test_short_types_are_computed_in_float32(dtype: Any) -> None:
 def test_padding_rows_are_harmless() -> None:
     step = case([(130, 1), (5, 1)], heads=6, kv_heads=2, dim=16, pad_to=4)
     assert error(step, SdpaAttention(step.kv, 6)) < 2e-6
+
+
+@pytest.mark.parametrize("rows", [[(16, 1), (40, 1)], [(0, 5), (16, 9), (32, 1)]], ids=["decodes", "chunks"])
+def test_what_overflowed_in_a_block_does_not_reach_its_next_request(rows: list[tuple[int, int]]) -> None:
+    """Slots behind a request's last token weigh 0; 0 times infinity would be no number."""
+    step = case(rows, heads=6, kv_heads=2, dim=16)
+    for row in step.batch.rows:
+        if row.start % 16 == 0:
+            for cache in step.kv.layers[0]:
+                cache[row.blocks[row.start // 16]] = torch.inf
+    assert error(step, SdpaAttention(step.kv, 6)) < 2e-6

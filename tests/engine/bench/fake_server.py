@@ -115,7 +115,7 @@ class FakeServer:
                 return
             sent += how.tokens_per_chunk
             text = "" if fault == "silent" else " tok"
-            end = "length" if sent >= tokens else None
+            end = ("abort" if fault == "abort" else "length") if sent >= tokens else None
             choice = {"delta": {"content": text}} if chat else {"text": text}
             yield json.dumps({"choices": [{"index": 0, "finish_reason": end, **choice}]})
         if how.usage:

@@ -106,6 +106,7 @@ def test_most_under_way() -> None:
     [
         ("status", 'status 503: {"error": "full"}'),
         ("error", "rank 1 died"),
+        ("abort", "the server ended it: abort"),
         ("cut", "the stream ended early"),
         ("garbage", "a chunk is not what it should be"),
         ("silent", "no text came"),

@@ -145,6 +145,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "not-json": (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
     "not-text": (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe"), "config.json cannot be read"),
+    "too-deep": (lambda folder: (folder / "config.json").write_text("[" * 100_000), "config.json cannot be read"),
     "no-object": (lambda folder: (folder / "config.json").write_text("[]"), "must hold a JSON object"),
     "bad-generation": (lambda folder: (folder / "generation_config.json").write_text("7"), "must hold a JSON object"),
     "missing": (_drop(Q), f"the weights lack {Q}, of shape \\[48, 48\\]"),

@@ -20,6 +20,7 @@ BROKEN: list[tuple[dict[str, Any], Any, str]] = [
     ({"allOf": [{"type": "object"}, {"type": "string"}]}, "x", "'allOf' is supported with one schema only"),
     ({"$ref": "#/$defs/a", "$defs": {"a": INTEGER}, "minimum": 3}, 1, "'minimum' beside '\\$ref'"),
     ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, {"a": 1}, "'required' has 'b'"),
+    ({"$ref": "http://a/b"}, 5, "'\\$ref' to 'http://a/b', which is not a part of it"),
     ({"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}}, {"a": 1}, "'dependent"),
 ]
 

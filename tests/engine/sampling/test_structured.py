@@ -138,3 +138,15 @@ def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xgrammar", None)
     with pytest.raises(BadRequest, match=r"pip install 'onbeat\[structured\]'"):
         Grammars(tiny, V).check(OBJECT)
+
+
+def test_a_grammar_that_leads_nowhere(grammars: Grammars) -> None:
+    """It is refused; should one be met all the same, the text ends, and no other row notices."""
+    nowhere = StructuredOutput(json_schema={"anyOf": [{"$ref": "#"}]})
+    with pytest.raises(BadRequest, match="no text keeps it"):
+        grammars.check(nowhere)
+    sampling = Sampler(V, "cpu", 4, grammars=grammars)
+    one, other = request(structured=nowhere, temperature=1.0), request("other", temperature=0)
+    logits = torch.randn(2, V, generator=torch.Generator().manual_seed(1))
+    tokens = sampling.collect(sampling.sample(logits, [one, other], [len(one.tokens), len(other.tokens)])).tokens
+    assert tokens == [END, logits[1].argmax()]

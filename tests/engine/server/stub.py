@@ -1,7 +1,6 @@
 """An engine in the server's own loop, under the test's control."""
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,6 +93,7 @@ class StubEngine:
     fail_after: int | None = None
     """Tokens after which a request fails."""
     dead: str | None = None
+    is_running: bool = True
     is_paused: bool = False
     is_sleeping: bool = False
     silent: bool = False
@@ -102,11 +102,9 @@ class StubEngine:
     running: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
     num_held: int = 0
-    compiling: int = 0
-    compiled_in: list[int] = field(default_factory=list)
-    """Threads that compiled schemas."""
-    thread: int = 0
-    """That of the event loop."""
+    compile_seconds: float = 0.0
+    compiled: list[tuple[StructuredOutput, int]] = field(default_factory=list)
+    """Schemas, and how many requests there had been then."""
     salts: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
     """Ids of all requests."""
@@ -139,24 +137,23 @@ class StubEngine:
             raise BadRequest("the prompt has ids outside the vocabulary", "prompt")
         if self.is_paused or not self.admission:
             raise TryLater("the engine is paused")
-        self.thread = threading.get_ident()
         self.running.add(request_id)
         self.seen.append(request_id)
         self.salts.append(cache_salt)
         return StubStream(self, request_id, list(prompt), sampling_params)
 
-    def check_structured(self, structured: StructuredOutput) -> None:
-        self.compiling += 1
-        assert self.compiling == 1, "one at a time"
-        time.sleep(0.05)
-        self.compiling -= 1
-        self.compiled_in.append(threading.get_ident())
+    async def compile_structured(self, structured: StructuredOutput) -> None:
+        await asyncio.sleep(self.compile_seconds)
+        self.compiled.append((structured, len(self.seen)))
 
     def lanes(self) -> Lanes:
         return Lanes({0: (LaneStep(0, 1, "decode", duration=0.001),)}, 2)
 
     def stats(self) -> list[RankStats]:
         return [RankStats(rank=0, running=len(self.running), violations={"no-empty-hold": 3})]
+
+    def group_violations(self) -> dict[str, int]:
+        return {"lock-step": 2}
 
     async def check_health(self) -> None:
         if self.dead is not None:

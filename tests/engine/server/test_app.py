@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from onbeat_engine.sampling_params import StructuredOutput
 from tests.engine.server.live import MODEL, Live, events, over
 from tests.engine.server.stub import StubEngine
 
@@ -87,9 +87,11 @@ def test_echo(http: httpx.Client) -> None:
 
 
 def test_echo_of_the_prompt_alone(http: httpx.Client) -> None:
-    answer = post(http, "/v1/completions", {**HI, "echo": True, "max_tokens": 0, "logprobs": 0}).json()["choices"][0]
+    whole = post(http, "/v1/completions", {**HI, "echo": True, "max_tokens": 0, "logprobs": 0}).json()
+    answer = whole["choices"][0]
     assert answer["text"] == "hi"
     assert answer["logprobs"]["tokens"] == ["h", "i"]
+    assert (whole["usage"]["completion_tokens"], whole["usage"]["total_tokens"]) == (0, 2)
 
 
 def test_logprobs_in_a_stream_have_running_offsets(http: httpx.Client) -> None:
@@ -174,6 +176,13 @@ def test_bodies_that_are_no_json(http: httpx.Client, content: bytes) -> None:
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+def test_an_answer_to_a_chat_may_take_all_the_room_there_is(http: httpx.Client) -> None:
+    whole = post(http, "/v1/chat/completions", {"messages": CHAT["messages"]}).json()
+    room = http.get("/v1/models").json()["data"][0]["max_model_len"]
+    assert whole["usage"]["total_tokens"] == room
+    assert post(http, "/v1/completions", HI | {"max_tokens": None}).json()["usage"]["completion_tokens"] == 16
+
+
 def test_fields_that_are_unknown_or_null_are_ignored(http: httpx.Client) -> None:
     body = {**HI, "stop": None, "seed": None, "user": "me", "no_such_field": {"a": 1}}
     assert post(http, "/v1/completions", body).json()["choices"][0]["text"] == "abc"
@@ -216,13 +225,11 @@ def test_request_ids(http: httpx.Client, server: Live) -> None:
     assert http.get("/health", headers={"X-Request-Id": "a b"}).headers["x-request-id"] != "a b"
 
 
-def test_a_schema_is_compiled_beside_the_event_loop() -> None:
-    with over(StubEngine()) as server, server.http() as http, ThreadPoolExecutor(2) as pool:
-        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-        answers = [pool.submit(post, http, "/v1/completions", {**HI, "response_format": wanted}) for _ in range(2)]
-        assert [answer.result().status_code for answer in answers] == [200, 200]
-        assert len(server.engine.compiled_in) == 2
-        assert server.engine.thread not in server.engine.compiled_in
+def test_a_schema_is_compiled_before_the_request_is_sent(http: httpx.Client, server: Live) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    before = len(server.engine.seen)
+    assert post(http, "/v1/completions", {**HI, "response_format": wanted}).status_code == 200
+    assert server.engine.compiled == [(StructuredOutput(json_schema={"type": "object"}), before)]
 
 
 def test_an_error_in_a_stream_is_an_event_and_the_streams_end() -> None:

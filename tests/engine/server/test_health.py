@@ -46,6 +46,14 @@ def test_a_dead_engine() -> None:
         assert (failed.status_code, failed.json()["error"]["message"]) == (500, "rank 0 was killed")
 
 
+def test_an_engine_that_is_being_started_again() -> None:
+    engine = StubEngine(is_running=False)
+    with over(engine) as server, server.http() as http:
+        assert http.get("/health").status_code == 200
+        ready = http.get("/ready")
+        assert (ready.status_code, ready.json()["why"]) == (503, "being started again")
+
+
 def sample(text: str, name: str, **labels: str) -> float:
     """Return the value of one sample in Prometheus's text."""
     for line in text.splitlines():
@@ -67,6 +75,7 @@ def test_metrics() -> None:
         assert sample(text, "onbeat:request_time_per_output_token_seconds_count") == 4
         assert sample(text, "onbeat:e2e_request_latency_seconds_count") == 4
         assert sample(text, "onbeat:invariant_violations_total", invariant="no-empty-hold", engine="0") == 3
+        assert sample(text, "onbeat:invariant_violations_total", invariant="lock-step", engine="group") == 2
         for name in GAUGES:
             sample(text, f"onbeat:{name}", engine="0", model_name=MODEL)
         for name in COUNTERS:

@@ -1,5 +1,6 @@
 """Keys and limits, over raw sockets where a client library would be too polite."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ import openai
 import pytest
 
 from onbeat_engine.server.config import ServerConfig
-from onbeat_engine.server.run import open_socket
+from onbeat_engine.server.run import open_socket, serve
 from onbeat_spec.errors import ConfigError
 from tests.engine.server.live import MODEL, Live, over, until
 from tests.engine.server.stub import StubEngine
@@ -87,6 +88,24 @@ def test_a_body_that_takes_too_long() -> None:
     assert b"did not come within 0.2 s" in answer
 
 
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/comp", b"GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /ver"])
+def test_a_connection_without_a_request_is_ended(begun: bytes) -> None:
+    with (
+        over(StubEngine(), client_timeout=0.1) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection,
+    ):
+        connection.sendall(begun)
+        while connection.recv(4096):
+            pass
+
+
+def test_a_connection_is_not_ended_in_the_middle_of_an_answer() -> None:
+    with over(StubEngine(delay=0.05), client_timeout=0.1) as server:
+        with server.http() as http:
+            text = http.post("/v1/completions", json={"prompt": "hi", "max_tokens": 20, "stream": True}).text
+        assert text.endswith("data: [DONE]\n\n")
+
+
 def test_in_flight_limit() -> None:
     engine = StubEngine(delay=0.02)
     with over(engine, max_in_flight=2) as server, server.http() as http:
@@ -101,6 +120,17 @@ def test_in_flight_limit() -> None:
         assert never.status_code == 400, "it would be refused whenever it came"
         assert server.serving is not None
         assert server.serving.jobs.in_flight == 0
+
+
+def test_who_waits_for_a_grammar_takes_up_room() -> None:
+    with over(StubEngine(compile_seconds=1.0), max_in_flight=1) as server, server.http() as http:
+        body = {"prompt": "hi", "max_tokens": 3}
+        connection = server.raw(json.dumps({**body, "response_format": {"type": "json_object"}}).encode())
+        assert until(lambda: server.serving is not None and server.serving.jobs.in_flight == 1)
+        assert http.post("/v1/completions", json=body).status_code == 503
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        connection.close()
+        assert until(lambda: http.post("/v1/completions", json=body).status_code == 200)
 
 
 def test_a_client_that_reads_nothing_is_disconnected() -> None:
@@ -129,6 +159,19 @@ def test_a_port_in_use() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port} is in use; choose another --port"):
             open_socket(ServerConfig(port=port))
+
+
+def test_of_two_servers_that_load_at_once_the_second_is_told() -> None:
+    first = open_socket(ServerConfig(port=0))
+    port = first.getsockname()[1]
+    second = open_socket(ServerConfig(port=port))  # nobody listens yet, so the system allows it
+    first.listen()
+
+    async def load() -> StubEngine:
+        return StubEngine()
+
+    with first, pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port} fails: Address already in use"):
+        asyncio.run(serve(load, ServerConfig(port=port), second))
 
 
 def test_a_host_that_is_none() -> None:

@@ -15,7 +15,7 @@ from onbeat_engine.config import EngineConfig
 from tests.engine.server import tiny_model
 from tests.engine.server.live import MODEL, Live, live, until
 
-EXAMPLES = 25
+EXAMPLES = 15
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 ADMIN = ("/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache")
 """What changes the state of the server would have all others refused."""

@@ -101,3 +101,22 @@ def test_smollm2() -> None:
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [1],
+        "hi",
+        [{"role": "user", "content": 5}],
+        [{"role": "user", "content": {"text": "hi"}}],
+        [{"role": 5}],
+        [{"role": "assistant", "tool_calls": 5}],
+        [{"role": "assistant", "tool_calls": [5]}],
+        [{"role": "assistant", "tool_calls": [{"function": 5}]}],
+    ],
+)
+def test_messages_that_are_none(messages: Any) -> None:
+    with pytest.raises(BadRequest) as error:
+        render("{{ messages[0].content }}", messages)
+    assert error.value.param == "messages"

@@ -166,3 +166,32 @@ def test_expressions_are_what_the_library_takes() -> None:
     for expressions in _SPLITS.values():
         for expression in expressions:
             assert pre_tokenizers.Split(Regex(expression), "isolated").pre_tokenize_str("a1 b") != []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"bos_token_id": 9999, "add_bos_token": True},
+        {"token_merges": ["ab"]},
+        {"token_merges": ["a b"]},
+        {"token_merges": ["a zz"]},
+        {"token_types": [NORMAL]},
+    ],
+)
+def test_a_damaged_vocabulary_is_one_line(tmp_path: Path, more: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=r"is damaged|is no token") as caught:
+        Tokenizer.load(byte_level(tmp_path / "m.gguf", "gpt-2", **more))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 24, 100, 0.5])
+def test_a_damaged_file_is_one_line(tmp_path: Path, keep: float) -> None:
+    path = byte_level(tmp_path / "m.gguf", "gpt-2")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep if keep >= 1 else keep * len(whole))])
+    with pytest.raises(ModelError, match="cannot be read as GGUF"):
+        Tokenizer.load(path)
+
+
+def test_a_file_need_not_be_called_gguf(tmp_path: Path) -> None:
+    assert Tokenizer.load(byte_level(tmp_path / "sha256-12ab", "gpt-2")).encode("1234") != []

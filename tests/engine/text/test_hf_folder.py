@@ -75,3 +75,13 @@ def test_broken_files(tmp_path: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     with pytest.raises(ModelError, match=f"{name} (cannot be read|holds no JSON object)"):
         Tokenizer.load(folder)
+
+
+def test_strange_values_are_passed_over(tmp_path: Path) -> None:
+    files = {
+        "tokenizer_config": {"chat_template": [1, {"name": ["default"]}], "eos_token": {"content": 5}},
+        "generation_config": {"eos_token_id": [True, "x", 257]},
+    }
+    tokenizer = Tokenizer.load(write_folder(tmp_path, backend(), **files))
+    assert tokenizer.eos_token_ids == {257}
+    assert not tokenizer.has_chat_template
