@@ -91,7 +91,8 @@ class Group:
         """
         kind = torch.device(device).type
         store = meet(place, start_timeout)
-        peers = agree(place, store, settings, {**shared, "device": kind, "through": through}, start_timeout)
+        alike = {**shared, "device": kind, "through": through}
+        peers = agree(place, store, settings, alike, start_timeout, device=device)
         together = len({peer["machine"] for peer in peers}) == 1 and hasattr(os, "memfd_create")
         in_memory = through == "memory" or (through == "auto" and together)
         where = store, place.rank, place.size, timeout

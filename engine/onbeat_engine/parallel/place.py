@@ -130,20 +130,24 @@ def meet(place: Place, timeout: float) -> Any:
     return dist.PrefixStore(f"onbeat/{place.attempt}", store)
 
 
-def agree(place: Place, store: Any, settings: Settings, shared: Shared, timeout: float) -> list[dict[str, Any]]:
+def agree(
+    place: Place, store: Any, settings: Settings, shared: Shared, timeout: float, *, device: str = "cpu"
+) -> list[dict[str, Any]]:
     """Make sure that all ranks were started alike; every rank raises if they were not (case B81).
 
     Args:
         shared: what else must be equal: model, dtype, block size, how experts are split, ...
+        device: `cpu`, or a GPU, such as `cuda:1`, which no other rank may have.
 
     Returns:
-        What each rank said of itself, by rank: `pid`, `machine`.
+        What each rank said of itself, by rank: `pid`, `machine`, `device`, ...
 
     Raises:
-        ConfigError: ranks differ; the message has the values by rank.
+        ConfigError: ranks differ, or share a GPU; the message has the values by rank.
         EngineDead: a rank did not come within `timeout` seconds.
     """
     mine = {"settings": list(settings), "shared": dict(shared), "pid": os.getpid(), "machine": machine()}
+    mine |= {"device": device, "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
     store.set(f"rank/{place.rank}", json.dumps(mine))
     said = [json.loads(_get(store, place, f"rank/{rank}", f"rank {rank}", timeout)) for rank in range(place.size)]
     # Who keeps the store goes last: the others have yet to read why they are refused.
@@ -157,7 +161,20 @@ def agree(place: Place, store: Any, settings: Settings, shared: Shared, timeout:
         if any(value != values[0] for value in values):
             text = ", ".join(f"rank {rank}: {value!r}" for rank, value in enumerate(values))
             raise ConfigError(f"ranks of a group differ in {name} ({text}); start all with the same")
+    _one_gpu_each(said)
     return said
+
+
+def _one_gpu_each(said: list[dict[str, Any]]) -> None:
+    """Refuse what NCCL would fail at, in the first step and less clearly."""
+    ranks: dict[tuple[str | None, ...], int] = {}
+    for rank, one in enumerate(said):
+        other = ranks.setdefault((one["machine"], one["visible"], one["device"]), rank)
+        if other != rank and one["device"].startswith("cuda"):
+            raise ConfigError(
+                f"ranks {other} and {rank} of a group share {one['device']}; start no more ranks on a machine than it "
+                "has GPUs"
+            )
 
 
 def _get(store: Any, place: Place, key: str, whose: str, timeout: float) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.parallel.group import Group, Shape, Through
-from onbeat_engine.parallel.place import Place
+from onbeat_engine.parallel.place import Place, agree, meet
 from onbeat_spec.errors import ConfigError
 from onbeat_spec.protocol import Agreement, Settings, Vote, tally
 from tests.engine.parallel.ranks import join, run, well
@@ -63,6 +63,18 @@ def test_ranks_that_were_started_differently_are_refused_on_all(second: Any, say
         assert isinstance(error, ConfigError)
         with pytest.raises(ConfigError, match=says):
             raise error
+
+
+def on_a_gpu(place: Place, devices: list[str]) -> None:
+    with_store = meet(place, 20.0)
+    agree(place, with_store, Settings(), {}, 20.0, device=devices[place.rank])
+
+
+def test_no_two_ranks_have_one_gpu() -> None:
+    assert well(run(2, on_a_gpu, ["cuda:0", "cuda:1"])) == [None, None]
+    for error in run(2, on_a_gpu, ["cuda:0", "cuda:0"]):
+        assert isinstance(error, ConfigError)
+        assert "ranks 0 and 1 of a group share cuda:0" in str(error)
 
 
 def fault(place: Place, how: str, through: Through) -> tuple[str, str, float]:
