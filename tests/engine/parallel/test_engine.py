@@ -16,8 +16,11 @@ import psutil
 import pytest
 
 from onbeat_engine.async_llm import AsyncLLM
+from onbeat_engine.build import build
 from onbeat_engine.config import EngineConfig
+from onbeat_engine.core import EngineCore
 from onbeat_engine.errors import EngineDead, TryLater
+from onbeat_engine.exchange import Alone
 from onbeat_engine.fake import expected, tokenizer
 from onbeat_engine.outputs import RequestOutput
 from onbeat_engine.parallel.place import free_port
@@ -82,14 +85,19 @@ async def all_of(config: EngineConfig, length: int = LENGTH) -> dict[str, list[i
         await engine.shutdown()
 
 
-def test_two_ranks_that_share_experts_or_do_not_give_the_same_tokens(folder: Path, tmp_path: Path) -> None:
-    dense = replace(CONFIG, model=str(folder))
-    right = alone(dense, PROMPTS, LENGTH)
-    assert running(all_of(dense)) == right
-    assert running(all_of(replace(dense, moe_upcycle=4, trace_dir=str(tmp_path)))) == right
+def test_two_ranks_that_share_experts_give_one_rank_s_tokens(folder: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, model=str(folder), moe_upcycle=4, trace_dir=str(tmp_path))
+    assert running(all_of(config)) == alone(replace(CONFIG, model=str(folder)), PROMPTS, LENGTH)
     report = check_trace(sorted(map(str, tmp_path.glob("*"))))
     assert report.findings == []
     assert report.lock_steps > 0
+
+
+def test_ranks_of_a_dense_model_are_on_their_own(folder: Path) -> None:
+    """Case B80: nobody meets anybody, so a second rank need not be there."""
+    built = build(replace(CONFIG, model=str(folder)), 1)
+    assert isinstance(built.exchange, Alone)
+    assert not EngineCore(CONFIG, built, rank=1).coupled
 
 
 def test_the_end_of_a_group_at_work_is_quiet(
