@@ -205,10 +205,10 @@ def lives(pid: int) -> bool:
 
 
 def test_a_rank_whose_step_takes_long_ends_nobody() -> None:
-    """Neither it, nor those who wait for it: four times as long as a collective may take."""
+    """Neither it, nor those who wait for it: more than twice as long as a rank may be silent."""
 
     async def work() -> list[RequestOutput]:
-        config = EngineConfig(model="rank=1,busy_at=9,busy=2.5", data_parallel_size=2, collective_timeout=0.6)
+        config = EngineConfig(model="rank=1,busy_at=9,busy=2", data_parallel_size=2, collective_timeout=0.4)
         engine = await AsyncLLM.from_config(config, build="tests.engine.parallel.faked:build", tokenizer=tokenizer())
         try:
             return await asyncio.gather(*(ask(engine, f"r{i}", [i], 20) for i in range(4)))
@@ -218,7 +218,7 @@ def test_a_rank_whose_step_takes_long_ends_nobody() -> None:
     began = time.monotonic()
     outputs = running(work())
     assert [list(output.outputs[0].token_ids) for output in outputs] == [expected([i], 20) for i in range(4)]
-    assert time.monotonic() - began > 2.5
+    assert time.monotonic() - began > 2
 
 
 def test_a_rank_that_hangs_ends_its_group(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -139,18 +139,16 @@ def test_a_rank_that_never_comes_is_an_error() -> None:
     assert "rank 0 of 2 waited 0.5 s for rank 1 to start" in str(error)
 
 
-def works(place: Place, how: str) -> None:
+def works(place: Place) -> None:
     group = join(place, timeout=0.5)
     group.exchange(Vote(1, True))
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + 1.2
     while place.rank == 1 and time.monotonic() < end:
-        if how == "waits":
-            time.sleep(0.1)
+        pass
     group.exchange(Vote(1, True))
     group.close()
 
 
 def test_a_rank_that_is_late_because_it_works_is_waited_for() -> None:
-    assert well(run(2, works, "works")) == [None] * 2
-    first, _ = run(2, works, "waits")
-    assert "rank 1: it has sent nothing" in str(first)
+    """One that is late and does nothing is not; see above."""
+    assert well(run(2, works)) == [None] * 2
