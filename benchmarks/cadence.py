@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -81,8 +82,12 @@ Start = Callable[[EngineConfig], Awaitable[AsyncLLM]]
 
 
 def random_model(folder: Path) -> str:
-    """Write a Llama of random weights whose tokens are bytes; return where."""
-    hidden, wide, layers, heads, narrow = 512, 1024, 8, 8, 256
+    """Write a Llama of random weights whose tokens are bytes; return where.
+
+    Its experts are small: ranks share the experts' work, so only the rest of a prefill is what others wait for. With
+    large ones, two prefills at once take twice as long as one, and nothing is gained by having them at once.
+    """
+    hidden, wide, layers, heads, narrow = 512, 64, 12, 8, 256
     sizes = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": hidden,
         "intermediate_size": wide, "num_hidden_layers": layers, "num_attention_heads": heads,
@@ -145,9 +150,9 @@ class Times:
     decode: float
     """With four decodes on each rank."""
     one: float
-    """With one prompt, on one rank."""
+    """With one prompt, on one rank; decodes on all."""
     all: float
-    """With one prompt on each rank."""
+    """With one prompt on each rank; decodes on all."""
     length: int
 
 
@@ -157,19 +162,30 @@ async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
     several = 4 * config.data_parallel_size
 
     async def prefill(length: int, count: int) -> float:
+        """Prompts that come together, in the middle of a step of decodes: all are in the next."""
         took = []
         for i in range(5):
             asked = [ask(engine, f"p{i}", prompt(-100 - several * i - k, length), 1) for k in range(count)]
             took.append(max(times[1] - times[0] for times in await asyncio.gather(*asked)))
-        return median(took)
+        return median(took) - decode / 2
+
+    def decodes(output: int) -> Awaitable[list[list[float]]]:
+        return asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, CONTEXT), output) for i in range(several)))
 
     try:
-        await asyncio.gather(*(ask(engine, f"w{i}", prompt(-1 - i, SHORT), 4) for i in range(several)))
-        runs = await asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, CONTEXT), 24) for i in range(several)))
+        runs = await decodes(32)
         decode = median(b - a for times in runs for a, b in pairwise(times[8:]))
+        under_way = asyncio.ensure_future(decodes((config.max_model_len or 0) - CONTEXT - 1))
+        await asyncio.sleep(5 * decode + several * 0.1)
         length = max(8, round(SHORT * (ratio - 1) * decode / max(1e-3, await prefill(SHORT, 1) - decode)))
         length = min(length, (config.max_model_len or 0) - 32)
-        return Times(decode, await prefill(length, 1), await prefill(length, config.data_parallel_size), length)
+        times = Times(decode, await prefill(length, 1), await prefill(length, config.data_parallel_size), length)
+        if under_way.done():
+            raise RuntimeError("the decodes were over before the prefills had been measured; raise --max-model-len")
+        under_way.cancel()
+        with suppress(asyncio.CancelledError):
+            await under_way
+        return times
     finally:
         await engine.shutdown()
 
