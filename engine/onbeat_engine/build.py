@@ -45,8 +45,6 @@ def build(config: EngineConfig, rank: int) -> Built:
     from onbeat_engine.sampling.structured import Grammars  # noqa: PLC0415 - see above
 
     device = choose_device(config.device)
-    if device.type == "cpu" and config.data_parallel_size > 1 and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.data_parallel_size))
     if device.type == "cuda" and config.data_parallel_size > 1:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
         torch.cuda.set_device(device)

@@ -174,6 +174,9 @@ def serve(spec: RankSpec, channel: Channel, *, child: bool = True) -> int:
         child: the front end has started this process.
     """
     heart: Heart | None = None
+    # Before torch is imported, which reads it. One core is the front end's: threads that share one wait for each other.
+    threads = ((os.cpu_count() or 1) - 1) // spec.config.data_parallel_size
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
     try:
         core, on_cpu = _built(spec, channel)
         if core is None:
