@@ -8,7 +8,7 @@ asked how long a step of decodes takes (D), and a step with one prompt (P); the 
   The median gap can only fall by 80 % if without a cadence half of the steps have a prefill on some rank, and a step
   with one takes five times as long as one without. So prefills then take most of the time, whatever the load is
   called: with many ranks little of each rank's time, with two a good part of it;
-- saturation: all requests are there from the start;
+- saturation: all requests are there from the start, and ranks take `--seats` at once: somebody always waits;
 - prefill: prompts of 16 times the outputs, as frequent.
 
 Times are the client's, taken in the front end. The intervals take turns, `--rounds` times.
@@ -57,6 +57,8 @@ class Load:
     arrivals: tuple[float, ...]
     prompt: int
     output: int
+    seats: int = 0
+    """Requests that a rank takes at once; 0: as many as it does."""
 
 
 @dataclass
@@ -199,7 +201,7 @@ def loads(names: Sequence[str], times: Times, options: argparse.Namespace) -> li
         moments.append(at)
     known = {
         "decode": Load("decode", tuple(moments), length, options.output),
-        "saturation": Load("saturation", (0.0,) * options.requests, length, options.output),
+        "saturation": Load("saturation", (0.0,) * options.requests, length, options.output, options.seats),
         "prefill": Load("prefill", tuple(moments), length, max(2, length // 16)),
     }
     return [known[name] for name in names]
@@ -231,8 +233,11 @@ async def measure(
 ) -> list[Result]:
     """Serve a load at each interval, `rounds` times in turn."""
     results = {interval: Result(interval) for interval in intervals}
-    for _ in range(rounds):
-        for interval, result in results.items():
+    if load.seats:
+        config = replace(config, max_num_seqs=load.seats)
+    for number in range(rounds):
+        in_turn = list(results.items())
+        for interval, result in reversed(in_turn) if number % 2 else in_turn:  # machines grow slower, or faster
             folder = f"{config.trace_dir}/{load.name}-{interval}" if config.trace_dir else None
             engine = await start(replace(config, prefill_schedule_interval=interval, trace_dir=folder))
             try:
@@ -329,6 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seats", type=int, default=16, help="requests that a rank takes at once (load: saturation)")
     parser.add_argument("--max-num-batched-tokens", type=int, default=8192)
     parser.add_argument("--blocks", type=int, default=2048, help="KV blocks of each rank")
     parser.add_argument("--seed", type=int, default=1)
