@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
-from onbeat_engine.lanes import Lanes, Summary, headline, read_lanes, render, summarize, trace_paths
+from onbeat_engine.lanes import Lanes, Summary, headline, read_lanes, render, summarize
 from onbeat_engine.lanes.steps import WHYS, Why
 from onbeat_spec.errors import TraceError
+from onbeat_spec.trace_read import trace_paths
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 

@@ -220,7 +220,7 @@ class EngineCore:
 
     def _follow(self) -> None:
         """Do what the protocol's state says: pause or go on, sleep or wake up."""
-        paused = "all" if self.state.paused in ("keep", "abort") else None
+        paused = None if may_run(self.state, True) else "all"
         if paused != self.scheduler.paused:
             if paused:
                 self.scheduler.pause("all")

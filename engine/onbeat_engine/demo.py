@@ -21,9 +21,10 @@ import httpx
 
 from onbeat_engine.bench.client import Outcome, Target, drive
 from onbeat_engine.bench.prompts import Lengths, Planned, arrival_times, random_requests
-from onbeat_engine.lanes import Summary, read_lanes, render, summarize, trace_paths
+from onbeat_engine.lanes import Summary, read_lanes, render, summarize
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec.errors import ConfigError, OnbeatError
+from onbeat_spec.trace_read import trace_paths
 
 QUESTIONS = (
     "What is the capital of France?",

@@ -27,29 +27,14 @@ def command(files: tuple[str, ...], *, context: int, json_file: str | None) -> i
     in them.
     """
     from onbeat_proofs.check_trace import check_trace
+    from onbeat_spec.trace_read import trace_paths
 
     with _progress() as progress:
-        report = check_trace(_paths(files), context=context, progress=progress)
+        report = check_trace(trace_paths(files), context=context, progress=progress)
     click.echo("\n".join(lines(report)))
     if json_file is not None:
         Path(json_file).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
     return report.exit_code
-
-
-def _paths(names: tuple[str, ...]) -> list[str]:
-    """Return the files that are named, and those in folders that are."""
-    from onbeat_spec.errors import TraceError
-
-    paths: list[str] = []
-    for name in names:
-        if not Path(name).is_dir():
-            paths.append(name)
-            continue
-        inside = sorted(map(str, Path(name).glob("*.ndjson")))
-        if not inside:
-            raise TraceError(f"{name}: there is no .ndjson file in that folder")
-        paths += inside
-    return list(dict.fromkeys(paths))
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Trace files, read back: strictly, line by line, in constant memory."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
 from onbeat_spec.config import Config
@@ -61,6 +62,24 @@ MAX_LINE = 1 << 28
 
 T = TypeVar("T")
 _PLACES = {place.value: place for place in Place}
+
+
+def trace_paths(names: Iterable[str]) -> list[str]:
+    """Return the files that are named, and those in folders that are.
+
+    Raises:
+        TraceError: a folder has no trace in it.
+    """
+    paths: list[str] = []
+    for name in names:
+        if not Path(name).is_dir():
+            paths.append(name)
+            continue
+        inside = sorted(map(str, Path(name).glob("*.ndjson")))
+        if not inside:
+            raise TraceError(f"{name}: there is no .ndjson file in that folder")
+        paths += inside
+    return list(dict.fromkeys(paths))
 
 
 class TraceFile:

@@ -1,7 +1,7 @@
 """Lanes: every rank's steps as a picture of the cadence, from traces or from a running server."""
 
 from onbeat_engine.lanes.html import payload, render
-from onbeat_engine.lanes.read import read_lanes, trace_paths
+from onbeat_engine.lanes.read import read_lanes
 from onbeat_engine.lanes.steps import LaneRing, Lanes, LaneStep, idle_step, lane_step
 from onbeat_engine.lanes.summary import Summary, headline, summarize
 from onbeat_engine.lanes.tracker import LaneTracker
@@ -19,5 +19,4 @@ __all__ = [
     "read_lanes",
     "render",
     "summarize",
-    "trace_paths",
 ]

@@ -1,31 +1,12 @@
 """Trace files as lanes: the newest run of each rank, its parts in order."""
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from onbeat_engine.lanes.steps import Lanes, LaneStep
 from onbeat_engine.lanes.tracker import LaneTracker
 from onbeat_spec.errors import EmptyTrace, TraceError
 from onbeat_spec.trace import Header, Idle, Record, StepRecord, Update
 from onbeat_spec.trace_read import TraceFile
-
-
-def trace_paths(names: Iterable[str]) -> list[str]:
-    """Return the files that are named, and those in folders that are.
-
-    Raises:
-        TraceError: a folder has no trace in it.
-    """
-    paths: list[str] = []
-    for name in names:
-        if not Path(name).is_dir():
-            paths.append(name)
-            continue
-        inside = sorted(map(str, Path(name).glob("*.ndjson")))
-        if not inside:
-            raise TraceError(f"{name}: there is no .ndjson file in that folder")
-        paths += inside
-    return list(dict.fromkeys(paths))
 
 
 def read_lanes(paths: Sequence[str]) -> Lanes:

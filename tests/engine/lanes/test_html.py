@@ -19,8 +19,8 @@ from onbeat_engine.lanes import (
     read_lanes,
     render,
     summarize,
-    trace_paths,
 )
+from onbeat_spec.trace_read import trace_paths
 from tests.engine.lanes.traces import record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from onbeat_engine.lanes.read import read_lanes, trace_paths
+from onbeat_engine.lanes.read import read_lanes
 from onbeat_engine.lanes.steps import Lanes
 from onbeat_spec.config import Config
 from onbeat_spec.errors import TraceError
 from onbeat_spec.records import LockStep, Step
 from onbeat_spec.trace import Header, Idle, Record, StepRecord, Update
+from onbeat_spec.trace_read import trace_paths
 from onbeat_spec.trace_write import NO_STATE, line
 from tests.engine.lanes.traces import record
 
