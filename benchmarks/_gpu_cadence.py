@@ -149,6 +149,8 @@ async def _tokens(config: EngineConfig, requests: int, length: int) -> dict[str,
 def check_group(folder: Path, config: EngineConfig, *, ranks: int, requests: int = 12, length: int = 24) -> int:
     """Count requests that ranks which share the experts of an upcycled model answer otherwise than the dense one does.
 
+    Once with CUDA graphs, whose captures have the collectives in them, and once without.
+
     Args:
         folder: a model whose tokens are bytes, in safetensors.
         config: without the model; on CUDA each rank takes a GPU of its own, and NCCL carries the tokens.
@@ -160,5 +162,8 @@ def check_group(folder: Path, config: EngineConfig, *, ranks: int, requests: int
     plain = replace(config, model=str(folder), data_parallel_size=1)
     right = asyncio.run(_tokens(plain, requests, length))
     shared = replace(plain, data_parallel_size=ranks, moe_upcycle=4, prefill_schedule_interval=2)
-    found = asyncio.run(_tokens(shared, requests, length))
-    return sum(found[id] != tokens for id, tokens in right.items())
+    different = 0
+    for eager in (False, True):
+        found = asyncio.run(_tokens(replace(shared, enforce_eager=eager), requests, length))
+        different += sum(found[id] != tokens for id, tokens in right.items())
+    return different

@@ -46,7 +46,7 @@ LOADS = ("decode", "saturation", "prefill")
 CONTEXT = 256
 """Tokens of the prompts of the decodes that are measured."""
 SHORT = 64
-"""Tokens of the prompts from which the length of all others is calculated."""
+"""Tokens of the prompts from which the search for the length of all others begins."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,10 @@ async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
         decode = median(b - a for times in runs for a, b in pairwise(times[8:]))
         under_way = asyncio.ensure_future(decodes((config.max_model_len or 0) - CONTEXT - 1))
         await asyncio.sleep(5 * decode + several * 0.1)
-        length = max(8, round(SHORT * (ratio - 1) * decode / max(1e-3, await prefill(SHORT, 1) - decode)))
-        length = min(length, (config.max_model_len or 0) - 32)
+        length = SHORT
+        for _ in range(3):  # a token of a long prompt takes less than one of a short prompt
+            wanted = round(length * (ratio - 1) * decode / max(1e-3, await prefill(length, 1) - decode))
+            length = min(max(8, wanted), (config.max_model_len or 0) - 32)
         times = Times(decode, await prefill(length, 1), await prefill(length, config.data_parallel_size), length)
         if under_way.done():
             raise RuntimeError("the decodes were over before the prefills had been measured; raise --max-model-len")
@@ -329,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--loads", type=lambda text: text.split(","), default=["decode"])
     parser.add_argument("--random", action="store_true", help="a small model of random weights, with shorter steps")
     parser.add_argument("--ratio", type=float, default=20.0, help="of a step with one prompt to a step of decodes")
-    parser.add_argument("--used", type=float, default=0.88, help="share of what the ranks could take (load: decode)")
+    parser.add_argument("--used", type=float, default=0.9, help="share of what the ranks could take (load: decode)")
     parser.add_argument("--output", type=int, default=16, help="tokens")
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--requests", type=int, default=120)

@@ -247,11 +247,11 @@ def step_times(
     for size in sizes:
         generator = torch.Generator().manual_seed(size)
         rows = decode_rows(size, context, config.block_size, generator, model.config.vocab_size)
-        graphs = runner._graphs
+        graphs = runner._capture
         seconds = []
-        for runner._graphs in (graphs, None):
+        for runner._capture in (graphs, None):
             seconds.append(timed(partial(_step, runner, rows), model.device, repeats))
-        runner._graphs = graphs
+        runner._capture = graphs
         floor = (weights + size * context * per_token) / rate
         results.append(StepTime(size, 1e3 * seconds[0], 1e3 * seconds[1], 1e3 * floor))
     return results

@@ -1,7 +1,7 @@
 """CUDA graphs of decode-only steps: one for each size of a ladder; a step replays the smallest that holds it."""
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +25,12 @@ def ladder(most: int) -> list[int]:
     return [size for size in sizes if size < most] + [most] if most <= sizes[-1] else sizes
 
 
+def size_for(sizes: Sequence[int], num_rows: int) -> int:
+    """Return the smallest of the ascending sizes that holds so many rows; 0: none does."""
+    index = bisect_left(sizes, num_rows)
+    return sizes[index] if index < len(sizes) else 0
+
+
 class CudaCapture:
     """Captures CUDA graphs into one memory pool; the first should be the largest, the rest then fit into its memory."""
 
@@ -39,7 +45,8 @@ class CudaCapture:
             forward()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        # NCCL's watchdog asks for events from a thread of its own meanwhile, which must not spoil the capture.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             logits = forward()
         self._pool = self._pool or graph.pool()
         return Captured(graph.replay, logits)
@@ -55,13 +62,7 @@ class DecodeGraphs:
     """
 
     def __init__(self, sizes: list[int], forward: Callable[[int], Forward], capture: Capture) -> None:
-        self.sizes = sizes
         self._captured = {size: capture(forward(size)) for size in reversed(sizes)}
-
-    def size_for(self, num_rows: int) -> int:
-        """Return the size that holds so many rows; 0: none does."""
-        index = bisect_left(self.sizes, num_rows)
-        return self.sizes[index] if index < len(self.sizes) else 0
 
     def replay(self, size: int) -> Any:
         """Run the step whose inputs are in the buffers; return its logits [size, V], good until the next replay."""

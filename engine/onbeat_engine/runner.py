@@ -9,7 +9,7 @@ from onbeat_engine.attention import make
 from onbeat_engine.batch import Batch, Inputs, Last, state_of
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.executor import EngineRequest, Row, StepOutputs, TokenLogprobs
-from onbeat_engine.graphs import Capture, CudaCapture, DecodeGraphs, Forward, ladder
+from onbeat_engine.graphs import Capture, CudaCapture, DecodeGraphs, Forward, ladder, size_for
 from onbeat_engine.kv import KVCache, KVShape, blocks_on_cpu, blocks_on_cuda, kv_dtype
 from onbeat_engine.models.load import Model
 from onbeat_engine.models.moe import Experts
@@ -22,16 +22,39 @@ MOST_MOE_ROWS = 256
 """Beyond so many rows the experts wait for the device, which a graph cannot."""
 
 
-class Companions(Protocol):
-    """The other ranks of a group that shares its experts."""
+class Agreed(Protocol):
+    """What all ranks of a group know of a forward."""
 
-    def begin(self, num_tokens: int, decode_only: bool) -> Experts:
-        """Agree with all ranks on the forward that begins; return who runs its experts.
+    @property
+    def replays(self) -> bool:
+        """All replay a graph; else none does."""
+        ...
+
+    @property
+    def padded(self) -> int:
+        """The most tokens that any rank brings."""
+        ...
+
+
+class Companions(Experts, Protocol):
+    """The ranks of a group that shares its experts; called as `Experts`, it runs them wherever they are."""
+
+    @property
+    def size(self) -> int:
+        """Ranks, this one included."""
+        ...
+
+    def begin(self, num_tokens: int, replays: bool) -> Agreed:
+        """Agree with all ranks on the forward that begins.
 
         Args:
             num_tokens: this rank's; 0 for a forward without any.
-            decode_only: none of them is one of several of a request.
+            replays: this rank could replay a graph.
         """
+        ...
+
+    def alike(self, num_tokens: int) -> None:
+        """Let a forward begin to which every rank brings as many tokens; nothing is exchanged."""
         ...
 
 
@@ -119,11 +142,11 @@ class ModelRunner:
             model.dtype,
             most_entries=config.max_num_seqs * self._most_blocks,
         )
-        self._capture = capture
-        # Steps of a group have collectives inside, of sizes that differ from step to step; see `parallel.group.Shape`.
-        eager = config.enforce_eager or companions is not None or not self._attention.capturable
-        self._cuda_graphs = self.device.type == "cuda" and not eager
-        self._graphs = self._captured()
+        cuda_graphs = self.device.type == "cuda" and not config.enforce_eager and self._attention.capturable
+        self._capture = capture or (CudaCapture() if cuda_graphs else None)
+        self._sizes = self._ladder()
+        self._graphs: DecodeGraphs | None = None
+        self._prepare()
         self._steps = 0
         self._previous: Any = None
         """Tokens sampled by the latest step."""
@@ -135,7 +158,7 @@ class ModelRunner:
         if not self._kv.layers:
             raise ProtocolMisuse("a step was given to a runner that sleeps; call wake_up() first")
         with torch.inference_mode():
-            size = self._graph_size(rows)
+            size = self._agree(rows)
             batch = self._inputs.fill(rows, self._previous, self._steps, size)
             self._attention.plan(batch)
             hidden: Any = None
@@ -152,10 +175,14 @@ class ModelRunner:
         """Take part in a forward of the group without a token."""
         if self._companions is None:
             return
-        experts = self._companions.begin(0, True)
-        none = torch.zeros(0, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
-            self.model.decoder.forward(none, none, self._attention, experts)
+            size = self._agree([])
+            if size and self._graphs is not None:
+                self._pad(size)
+                self._graphs.replay(size)
+            else:
+                none = torch.zeros(0, dtype=torch.int64, device=self.device)
+                self.model.decoder.forward(none, none, self._attention, self._companions)
 
     def release(self, request: EngineRequest) -> None:
         """Forget a request."""
@@ -173,8 +200,8 @@ class ModelRunner:
     def wake_up(self) -> None:
         """Take the memory back, empty."""
         self._kv.allocate()
-        if self._graphs is None:
-            self._graphs = self._captured()
+        if self._companions is None:  # a group's ranks wake at different moments: they capture in the next forward
+            self._prepare()
 
     def _blocks_that_fit(self) -> int:
         most = self.config.max_num_seqs * self._most_blocks
@@ -191,8 +218,9 @@ class ModelRunner:
         """
         tokens = torch.zeros(self.config.max_num_batched_tokens, dtype=torch.int64, device=self.device)
         with torch.inference_mode():
-            experts = self._experts(len(tokens), False)
-            hidden = self.model.decoder.forward(tokens, tokens, lambda _layer, q, _k, _v: q, experts)
+            if self._companions is not None:
+                self._companions.begin(len(tokens), False)
+            hidden = self.model.decoder.forward(tokens, tokens, lambda _layer, q, _k, _v: q, self._companions)
             logits = self.model.decoder.logits(hidden[: self.config.max_num_seqs])
             params = SamplingParams(top_p=0.5, min_p=0.1)
             rows = [EngineRequest(str(row), [0], 1, params, seed=0) for row in range(len(logits))]
@@ -202,12 +230,8 @@ class ModelRunner:
 
     # The forward.
 
-    def _experts(self, num_tokens: int, decode_only: bool) -> Experts | None:
-        return None if self._companions is None else self._companions.begin(num_tokens, decode_only)
-
     def _forward(self, batch: Batch) -> Any:
-        experts = self._experts(batch.num_tokens, batch.num_decodes == batch.num_rows)
-        return self.model.decoder.forward(batch.token_ids, batch.positions, self._attention, experts)
+        return self.model.decoder.forward(batch.token_ids, batch.positions, self._attention, self._companions)
 
     def _logits(self, batch: Batch, hidden: Any) -> Any:
         """Logits of the rows that sample; None: no row does."""
@@ -250,17 +274,25 @@ class ModelRunner:
 
     # Graphs.
 
-    def _captured(self) -> DecodeGraphs | None:
-        capture = self._capture or (CudaCapture() if self._cuda_graphs else None)
-        if capture is None:
-            return None
-        model = self.model
-        most = min(self.config.max_num_seqs, MOST_MOE_ROWS) if model.config.is_moe else self.config.max_num_seqs
-        sizes = ladder(most)
+    def _ladder(self) -> list[int]:
+        """Return the sizes to capture."""
+        ranks = 1 if self._companions is None else self._companions.size
+        most = self.config.max_num_seqs
+        if self.model.config.is_moe:
+            most = min(most, MOST_MOE_ROWS // ranks)  # every rank's rows come to every rank
+        return ladder(most) if most else []
+
+    def _prepare(self) -> None:
+        """Capture all sizes, if this rank can and all others of its group too."""
         with torch.inference_mode():
-            dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-            logits = torch.zeros(sizes[-1], model.config.vocab_size, dtype=dtype, device=self.device)
-            return DecodeGraphs(sizes, lambda size: self._padding_step(logits[:size]), capture)
+            self._agree([])
+
+    def _captured(self) -> DecodeGraphs:
+        model = self.model
+        assert self._capture is not None
+        dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
+        logits = torch.zeros(self._sizes[-1], model.config.vocab_size, dtype=dtype, device=self.device)
+        return DecodeGraphs(self._sizes, lambda size: self._padding_step(logits[:size]), self._capture)
 
     def _padding_step(self, logits: Any) -> Forward:
         """Lay out a step of padding alone; return what runs whatever is in the buffers then.
@@ -268,15 +300,36 @@ class ModelRunner:
         Args:
             logits: where they go. One tensor serves all sizes, so that the graphs share the rest of their memory.
         """
-        batch = self._inputs.fill([], None, -1, len(logits))
+        batch = self._pad(len(logits))
+
+        def forward() -> Any:
+            if self._companions is not None:
+                self._companions.alike(len(logits))
+            return logits.copy_(self.model.decoder.logits(self._forward(batch)))
+
+        return forward
+
+    def _pad(self, size: int) -> Batch:
+        """Fill the buffers with padding alone."""
+        batch = self._inputs.fill([], None, -1, size)
         self._attention.plan(batch)
-        return lambda: logits.copy_(self.model.decoder.logits(self._forward(batch)))
+        return batch
+
+    def _agree(self, rows: Sequence[Row]) -> int:
+        """Begin a forward, together with the group if there is one; return the rows of the graph to replay; 0: none."""
+        size = self._graph_size(rows)
+        if self._companions is not None:
+            shape = self._companions.begin(sum(row.num_tokens for row in rows), size > 0)
+            size = size_for(self._sizes, shape.padded) if shape.replays else 0
+        if size and self._graphs is None:
+            self._graphs = self._captured()
+        return size
 
     def _graph_size(self, rows: Sequence[Row]) -> int:
-        """Rows of the graph that serves a step; 0: none."""
-        if self._graphs is None or any(row.num_tokens != 1 or _wants_prompt(row) for row in rows):
+        """Rows of the graph that could serve a step; 0: none."""
+        if self._capture is None or any(row.num_tokens != 1 or _wants_prompt(row) for row in rows):
             return 0
-        return self._graphs.size_for(len(rows))
+        return size_for(self._sizes, len(rows))
 
 
 def _wants_prompt(row: Row) -> bool:

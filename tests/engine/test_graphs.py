@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onbeat_engine.graphs import Captured, DecodeGraphs, Forward, ladder
+from onbeat_engine.graphs import Captured, DecodeGraphs, Forward, ladder, size_for
 
 
 def test_ladder_ends_at_the_most_rows() -> None:
@@ -25,6 +25,6 @@ def test_largest_first_and_the_smallest_that_holds() -> None:
 
     graphs = DecodeGraphs([1, 2, 4], lambda size: lambda: size, capture)
     assert order == [4, 2, 1]
-    assert [graphs.size_for(rows) for rows in range(1, 6)] == [1, 2, 4, 4, 0]
+    assert [size_for([1, 2, 4], rows) for rows in range(6)] == [1, 1, 2, 4, 4, 0]
     assert graphs.replay(2) == "logits of 2"
     assert replayed == [2]

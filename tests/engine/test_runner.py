@@ -1,5 +1,6 @@
 """The runner with the reference scheduler: the tokens are the model's own, whatever the schedule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from onbeat_engine.executor import Row
 from onbeat_engine.graphs import Captured, Forward
 from onbeat_engine.models.load import Model, load_model
 from onbeat_engine.models.moe import Experts
-from onbeat_engine.runner import choose_device
+from onbeat_engine.parallel.group import Shape
+from onbeat_engine.runner import MOST_MOE_ROWS, choose_device
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 from tests.engine.models import tiny
@@ -259,16 +261,23 @@ def test_short_types_keep_the_cache_in_float32_on_a_cpu(llama: Known, dtype: Any
 
 
 class Group:
-    """Companions that are not there: it records what is agreed on."""
+    """A companion that is not there: it brings as many tokens as `others` says; what is agreed on is recorded."""
 
-    def __init__(self, experts: Experts) -> None:
+    size = 2
+
+    def __init__(self, experts: Experts, others: Sequence[int] = ()) -> None:
         self.experts = experts
+        self.others = list(others)
         self.agreed: list[tuple[int, bool]] = []
         self.tokens: list[int] = []
 
-    def begin(self, num_tokens: int, decode_only: bool) -> Experts:
-        self.agreed.append((num_tokens, decode_only))
-        return self
+    def begin(self, num_tokens: int, replays: bool) -> Shape:
+        self.agreed.append((num_tokens, replays))
+        other = self.others.pop(0) if self.others else 0
+        return Shape((num_tokens, other), replays and other < 3)
+
+    def alike(self, num_tokens: int) -> None:
+        self.tokens.append(-num_tokens)
 
     def __call__(self, layer: int, x: Any, ids: Any, weights: Any) -> Any:
         self.tokens.append(len(x))
@@ -285,8 +294,53 @@ def test_every_forward_of_a_group_is_agreed_on(tmp_path: Path) -> None:
     run = drive(ours, config, {0: [request("a", [1, 2, 3], 3)]}, num_blocks=8)
     ours.dummy()
     assert len(run.tokens["a"]) == 3
-    assert group.agreed == [(3, False), (1, True), (1, True), (0, True)]
+    assert group.agreed == [(0, False), (3, False), (1, False), (1, False), (0, False)]
     assert group.tokens == [3, 3, 1, 1, 1, 1, 0, 0]
+
+
+def test_a_group_replays_together_or_not_at_all(tmp_path: Path) -> None:
+    """All replay the graph that holds the most tokens of any rank, a dummy too; a prefill anywhere, and none does."""
+    tiny.qwen3_moe(tmp_path)
+    config = EngineConfig(model=str(tmp_path), dtype="float64", num_gpu_blocks_override=8, max_num_seqs=2)
+    model = load_model(config)
+    assert model.decoder.experts is not None
+    right = drive(runner(model, config), config, {0: [request("a", [1, 2, 3], 4)]}, num_blocks=8).tokens
+    replayed: list[int] = []
+
+    def capture(forward: Forward) -> Captured:
+        logits = forward()
+
+        def replay() -> None:
+            forward()
+            replayed.append(len(logits))
+
+        return Captured(replay, logits)
+
+    # At the start; beside a prefill, three decodes, two dummies; after the sleep.
+    group = Group(model.decoder.experts, others=[0, 2, 2, 3, 1, 2, 3, 1])
+    ours = runner(model, config, companions=group, capture=capture)
+    assert group.tokens == [-2, 2, 2, -1, 1, 1]  # both sizes were captured, the largest first
+    run = drive(ours, config, {0: [request("a", [1, 2, 3], 4)]}, num_blocks=8)
+    assert run.tokens == right
+    assert replayed == [2, 1]
+    for _ in range(2):
+        ours.dummy()
+    assert replayed == [2, 1, 2]
+    ours.sleep()
+    ours.wake_up()  # what is captured has collectives in it: not before all are in a forward
+    assert len(group.agreed) == 7
+    ours.dummy()
+    assert replayed == [2, 1, 2, 1]
+    assert group.agreed == [(0, True), (3, False), (1, True), (1, True), (1, True), (0, True), (0, True), (0, True)]
+
+
+def test_a_group_captures_no_more_rows_than_its_experts_take_at_once(tmp_path: Path) -> None:
+    tiny.qwen3_moe(tmp_path)
+    config = EngineConfig(model=str(tmp_path), num_gpu_blocks_override=8, max_num_seqs=200)
+    model = load_model(config)
+    assert model.decoder.experts is not None
+    assert runner(model, config)._sizes[-1] == 200
+    assert runner(model, config, companions=Group(model.decoder.experts))._sizes[-1] == MOST_MOE_ROWS // 2
 
 
 def test_a_dummy_without_a_group_does_nothing(llama: Known) -> None:

@@ -4,11 +4,12 @@ Two ways, with the same result up to rounding; sums over ranks are taken in the 
 on nothing but its inputs:
 
 - `all-gather`: every token goes to every rank, which applies what it holds; the parts come home and are added. Two
-  collectives of known sizes, as a CUDA graph would need them (see `group.Shape`).
+  collectives of known sizes, so it is the way of every forward that a CUDA graph holds.
 - `all-to-all`: a token goes once to each rank that holds an expert of it. A third collective, of the sizes, comes
   first; it pays where there are many more ranks than experts per token.
 
-A forward begins with `begin`. A rank without tokens calls every sparse layer with none.
+A forward begins with `begin`, or `alike` where graphs are captured. A rank without tokens calls every sparse layer
+with none.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from onbeat_engine.parallel.group import Group
+from onbeat_engine.parallel.group import Group, Shape
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
 Way = Literal["auto", "all-gather", "all-to-all"]
@@ -55,20 +56,31 @@ class ExpertParallel:
         self._local = local
         self._held = held
         self._tokens: tuple[int, ...] | None = None
+        self._alike = False
         # Measured with 2 ranks, top-2 of 4 experts (benchmarks/coordination.py): all-gather from 1 token to 256.
         self._way: Way = "all-gather" if way == "auto" and group.size <= _FEW_RANKS else "all-to-all"
         if way != "auto":
             self._way = way
 
-    def begin(self, num_tokens: int, decode_only: bool = True) -> "ExpertParallel":
+    @property
+    def size(self) -> int:
+        """Ranks of the group."""
+        return self._group.size
+
+    def begin(self, num_tokens: int, replays: bool = False) -> Shape:
         """Agree with all ranks on the forward that begins; see `Group.forward_shape`.
 
         Args:
             num_tokens: this rank's; 0: a dummy.
-            decode_only: none of them is a prompt's.
+            replays: this rank could replay a graph.
         """
-        self._tokens = self._group.forward_shape(num_tokens, decode_only).tokens
-        return self
+        shape = self._group.forward_shape(num_tokens, replays)
+        self._tokens, self._alike = shape.tokens, False
+        return shape
+
+    def alike(self, num_tokens: int) -> None:
+        """Let a forward begin to which all ranks bring as many tokens, as each knows already: nothing is exchanged."""
+        self._tokens, self._alike = (num_tokens,) * self._group.size, True
 
     def __call__(self, layer: int, x: Any, ids: Any, weights: Any) -> Any:
         """Apply experts `ids` [T, K] (by their numbers in the whole model) to `x` [T, H], weighted by `weights` [T, K].
@@ -85,7 +97,7 @@ class ExpertParallel:
             )
         if sum(tokens) == 0:
             return x
-        way = self._gathered if self._way == "all-gather" else self._dispatched
+        way = self._gathered if self._alike or self._way == "all-gather" else self._dispatched
         return way(layer, x, ids, weights, tokens)
 
     def _gathered(self, layer: int, x: Any, ids: Any, weights: Any, tokens: tuple[int, ...]) -> Any:

@@ -27,20 +27,16 @@ Through = Literal["auto", "memory", "gloo"]
 
 
 class Shape(NamedTuple):
-    """What the ranks know of each other's part in a forward.
-
-    All agree on `decode_only` and `padded`, which is what replaying graphs on all of them takes. None does yet: steps
-    of a group run eagerly, since collectives inside a captured graph could not be tried without several GPUs.
-    """
+    """What the ranks know of each other's part in a forward: all know the same."""
 
     tokens: tuple[int, ...]
     """By rank; 0 where a dummy runs."""
-    decode_only: bool
-    """No rank has a prefill in it: all could replay graphs, or none."""
+    replays: bool
+    """Every rank can replay a graph, since none has a prefill in it: all do, or none does."""
 
     @property
     def padded(self) -> int:
-        """The most tokens of any rank: what all would pad to."""
+        """The most tokens of any rank: all replay the graph that holds so many."""
         return max(self.tokens)
 
 
@@ -115,15 +111,15 @@ class Group:
         self.exchanges += 1
         return tally([Vote(read, bool(work)) for read, work in self._gather(_EXCHANGE, [vote.read, vote.work])])
 
-    def forward_shape(self, tokens: int, decode_only: bool = True) -> Shape:
+    def forward_shape(self, tokens: int, replays: bool = False) -> Shape:
         """Tell all ranks what this one brings to a forward, and learn what they bring: before every forward, once.
 
         Args:
             tokens: 0 in a dummy.
-            decode_only: none of them is a prompt's.
+            replays: it could replay a graph.
         """
         self.forwards += 1
-        rows = self._gather(_FORWARD, [tokens, decode_only])
+        rows = self._gather(_FORWARD, [tokens, replays])
         return Shape(tuple(row[0] for row in rows), all(row[1] for row in rows))
 
     def counts(self, send: Sequence[int]) -> list[int]:

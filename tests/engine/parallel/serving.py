@@ -3,6 +3,8 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -10,9 +12,11 @@ from onbeat_engine.build import build
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import EngineCore
 from onbeat_engine.errors import EngineDead
+from onbeat_engine.graphs import Captured, Forward
 from onbeat_engine.messages import Abort, Ended, LogEntry, NewRequest, Outputs
 from onbeat_engine.parallel.group import Group
 from onbeat_engine.parallel.place import Place
+from onbeat_engine.runner import ModelRunner
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec import protocol
 
@@ -43,6 +47,7 @@ class Ran:
     exchanges: int = 0
     forwards: int = 0
     held: int = 0
+    replays: int = 0
 
 
 def events(
@@ -83,20 +88,32 @@ def alone(
     return ran.tokens
 
 
-def serve(place: Place, config: EngineConfig, log: list[list[LogEntry]], seed: int, aborts: bool) -> Ran:
+class How(NamedTuple):
+    """How a rank is driven."""
+
+    seed: int
+    aborts: bool
+    graphs: bool = False
+    """Steps that only decode are run again from what was captured, as CUDA graphs are."""
+
+
+def serve(place: Place, config: EngineConfig, log: list[list[LogEntry]], how: How) -> Ran:
     """Be a rank: read the log at random moments, take turns until the group has stopped after all of it."""
     config = replace(config, data_parallel_size=place.size)
+    ran = Ran()
     built = build(config, place.rank)
+    if how.graphs:
+        assert isinstance(built.executor, ModelRunner)
+        built.executor._capture = partial(capture, ran)
     core = EngineCore(config, built, rank=place.rank)
     assert isinstance(built.exchange, Group)
     assert built.exchange.size == place.size
-    random_ = random.Random(1000 * seed + place.rank)
+    random_ = random.Random(1000 * how.seed + place.rank)
     left = list(reversed(log[place.rank]))
-    ran = Ran()
     while True:
         if left and random_.random() < 0.4:
             core.read(left.pop())
-        if aborts and core.scheduler.requests and random_.random() < 0.02:
+        if how.aborts and core.scheduler.requests and random_.random() < 0.02:
             core.read(Abort(ids=(random_.choice(sorted(core.scheduler.requests)),)))
         if not core.turn():
             if core.ended or not left:
@@ -109,6 +126,17 @@ def serve(place: Place, config: EngineConfig, log: list[list[LogEntry]], seed: i
     built.exchange.close()
     ran.exchanges, ran.forwards = built.exchange.exchanges, built.exchange.forwards
     return ran
+
+
+def capture(ran: Ran, forward: Forward) -> Captured:
+    """Stand in for a CUDA graph: whatever Python decides was decided when it was captured, for padding alone."""
+    logits = forward()
+
+    def replay() -> None:
+        forward()
+        ran.replays += 1
+
+    return Captured(replay, logits)
 
 
 def take(core: EngineCore, ran: Ran) -> None:
@@ -125,4 +153,4 @@ def take(core: EngineCore, ran: Ran) -> None:
 
 
 def differently(place: Place, config: EngineConfig) -> Ran:
-    return serve(place, replace(config, block_size=8) if place.rank else config, events(2, 0), 0, False)
+    return serve(place, replace(config, block_size=8) if place.rank else config, events(2, 0), How(0, aborts=False))

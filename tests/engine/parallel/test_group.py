@@ -27,7 +27,7 @@ VOTES = [
 def exchanges(place: Place, through: Through) -> tuple[list[Agreement], list[Shape], int, int]:
     group = join(place, through=through, model="m")
     agreed = [group.exchange(votes[place.rank]) for votes in VOTES]
-    shapes = [group.forward_shape(place.rank * 3, decode_only) for decode_only in (True, place.rank != 1)]
+    shapes = [group.forward_shape(place.rank * 3, replays) for replays in (True, place.rank != 1)]
     group.close()
     group.close()
     return agreed, shapes, group.exchanges, group.forwards

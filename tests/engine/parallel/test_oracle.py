@@ -17,7 +17,7 @@ from onbeat_proofs.check_trace import check_trace
 from onbeat_spec.errors import ConfigError
 from tests.engine.models import tiny
 from tests.engine.parallel.ranks import run, well
-from tests.engine.parallel.serving import CONFIG, Ran, alone, differently, events, serve
+from tests.engine.parallel.serving import CONFIG, How, Ran, alone, differently, events, serve
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,11 @@ def compare(ranks: list[Ran], expected: dict[str, list[int]]) -> None:
     assert sum(ran.dummies for ran in ranks) > 0
 
 
-@pytest.mark.parametrize(("size", "interval"), [(2, 1), (2, 2), (2, 4), (3, 2)])
+@pytest.mark.parametrize(
+    ("size", "interval", "graphs"), [(2, 1, False), (2, 2, False), (2, 4, True), (3, 2, False), (3, 2, True)]
+)
 def test_an_upcycled_model_gives_the_dense_models_tokens(
-    size: int, interval: int, llama: tuple[Path, dict[str, list[int]]], tmp_path: Path
+    size: int, interval: int, graphs: bool, llama: tuple[Path, dict[str, list[int]]], tmp_path: Path
 ) -> None:
     folder, expected = llama
     config = replace(
@@ -51,8 +53,10 @@ def test_an_upcycled_model_gives_the_dense_models_tokens(
         trace_dir=str(tmp_path),
         data_parallel_port=free_port(),
     )
-    ranks = well(run(size, serve, config, events(size, interval), interval, True, limit=60))
+    ranks = well(run(size, serve, config, events(size, interval), How(interval, True, graphs), limit=60))
     compare(ranks, expected)
+    (replays,) = {ran.replays for ran in ranks}
+    assert (replays > 0) == graphs
     assert any(ran.aborted for ran in ranks)
     assert sum(ran.preemptions for ran in ranks) > 0
     report = check_trace(sorted(map(str, tmp_path.glob("*"))))
@@ -63,7 +67,7 @@ def test_an_upcycled_model_gives_the_dense_models_tokens(
 def test_a_mixture_of_experts_gives_its_own_tokens(tmp_path: Path) -> None:
     tiny.qwen3_moe(tmp_path)
     config = replace(CONFIG, model=str(tmp_path), prefill_schedule_interval=2, data_parallel_port=free_port())
-    compare(well(run(2, serve, config, events(2, 7), 7, False, limit=60)), alone(config))
+    compare(well(run(2, serve, config, events(2, 7), How(7, aborts=False), limit=60)), alone(config))
 
 
 def test_ranks_that_differ_are_refused(llama: tuple[Path, dict[str, list[int]]]) -> None:
@@ -115,7 +119,7 @@ def test_smollm2_as_a_mixture_gives_smollm2s_tokens(
     config, prompts, length, expected = smollm2
     config = replace(config, moe_upcycle=4, prefill_schedule_interval=interval, data_parallel_port=free_port())
     log = events(size, interval, prompts, length)
-    ranks = well(run(size, serve, config, log, interval, FULL, limit=600 if FULL else 120))
+    ranks = well(run(size, serve, config, log, How(interval, aborts=FULL), limit=600 if FULL else 120))
     compare(ranks, expected)
     if FULL:
         assert any(ran.aborted for ran in ranks)
