@@ -7,7 +7,8 @@ asked how long a step of decodes takes (D), and a step with one prompt (P); the 
 - decode: `--used` of the prompts that the ranks could take if all had one in each step, for which they take A seconds.
   The median gap can only fall by 80 % if without a cadence half of the steps have a prefill on some rank, and a step
   with one takes five times as long as one without. So prefills then take most of the time, whatever the load is
-  called: with many ranks little of each rank's time, with two a good part of it;
+  called: with many ranks little of each rank's time, with two a good part of it. Whether half of the steps have one
+  is, with two ranks, an accident of the arrivals, unless these are steadier than a Poisson process (`--burstiness`);
 - saturation: all requests are there from the start, and ranks take `--seats` at once: somebody always waits;
 - prefill: prompts of 16 times the outputs, as frequent.
 
@@ -26,7 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import mean, median
 
@@ -38,6 +39,7 @@ from safetensors.torch import save_file
 
 from benchmarks._report import machine
 from onbeat_engine.async_llm import AsyncLLM
+from onbeat_engine.bench.prompts import arrival_times
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.fake import tokenizer
 from onbeat_engine.sampling_params import SamplingParams
@@ -164,12 +166,15 @@ async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
     several = 4 * config.data_parallel_size
 
     async def prefill(length: int, count: int) -> float:
-        """Prompts that come together, in the middle of a step of decodes: all are in the next."""
+        """Prompts that come together, in the middle of a step of decodes: all are in the next, unless one is late.
+
+        So the shortest counts: whatever else happens takes longer.
+        """
         took = []
         for i in range(5):
             asked = [ask(engine, f"p{i}", prompt(-100 - several * i - k, length), 1) for k in range(count)]
             took.append(max(times[1] - times[0] for times in await asyncio.gather(*asked)))
-        return median(took) - decode / 2
+        return min(took) - decode / 2
 
     def decodes(output: int) -> Awaitable[list[list[float]]]:
         return asyncio.gather(*(ask(engine, f"d{i}", prompt(-50 - i, CONTEXT), output) for i in range(several)))
@@ -196,15 +201,13 @@ async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
 
 def loads(names: Sequence[str], times: Times, options: argparse.Namespace) -> list[Load]:
     """Return the loads, with arrivals at random moments."""
-    random_ = random.Random(options.seed)
-    at, moments, length = 0.0, list[float](), times.length
-    for _ in range(options.requests):
-        at += random_.expovariate(options.used * options.ranks / times.all)
-        moments.append(at)
+    rate = options.used * options.ranks / times.all
+    moments = tuple(islice(arrival_times(rate, options.burstiness, seed=options.seed), options.requests))
+    length = times.length
     known = {
-        "decode": Load("decode", tuple(moments), length, options.output),
+        "decode": Load("decode", moments, length, options.output),
         "saturation": Load("saturation", (0.0,) * options.requests, length, options.output, options.seats),
-        "prefill": Load("prefill", tuple(moments), length, max(2, length // 16)),
+        "prefill": Load("prefill", moments, length, max(2, length // 16)),
     }
     return [known[name] for name in names]
 
@@ -331,7 +334,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--loads", type=lambda text: text.split(","), default=["decode"])
     parser.add_argument("--random", action="store_true", help="a small model of random weights, with shorter steps")
     parser.add_argument("--ratio", type=float, default=20.0, help="of a step with one prompt to a step of decodes")
-    parser.add_argument("--used", type=float, default=0.8, help="share of what the ranks could take (load: decode)")
+    parser.add_argument("--used", type=float, default=0.75, help="share of what the ranks could take (load: decode)")
+    parser.add_argument("--burstiness", type=float, default=4.0, help="of the arrivals; 1: a Poisson process")
     parser.add_argument("--output", type=int, default=16, help="tokens")
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--requests", type=int, default=120)

@@ -51,7 +51,15 @@ def _shared(config: EngineConfig, model: Model) -> dict[str, Any]:
     weights = hashlib.sha256(repr(model.config).encode())
     for tensor in (model.decoder.norm, model.decoder.embedding[:16]):
         weights.update(tensor.double().cpu().numpy().tobytes())
-    names = ("block_size", "max_num_batched_tokens", "max_num_seqs", "policy", "max_hold_steps", "collective_timeout")
+    names = (
+        "block_size",
+        "num_gpu_blocks_override",  # without one a rank runs its largest step, together with the others
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "policy",
+        "max_hold_steps",
+        "collective_timeout",
+    )
     return {
         "model": f"{model.source.name} {weights.hexdigest()[:16]}",
         "dtype": str(model.dtype),
