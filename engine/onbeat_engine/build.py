@@ -10,7 +10,7 @@ from onbeat_engine.exchange import Alone, Exchange
 from onbeat_engine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from onbeat_engine.runner import Companions
+    from onbeat_engine.companions import Companions
 
 
 def load_tokenizer(config: EngineConfig) -> Tokenizer:

@@ -1,18 +1,18 @@
 """The model runner: executes the scheduler's steps with a real model."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from onbeat_engine.attention import make
 from onbeat_engine.batch import Batch, Inputs, Last, state_of
+from onbeat_engine.companions import Companions
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.executor import EngineRequest, Row, StepOutputs, TokenLogprobs
 from onbeat_engine.graphs import Capture, CudaCapture, DecodeGraphs, Forward, ladder, size_for
 from onbeat_engine.kv import KVCache, KVShape, blocks_on_cpu, blocks_on_cuda, kv_dtype
 from onbeat_engine.models.load import Model
-from onbeat_engine.models.moe import Experts
 from onbeat_engine.sampling.logprobs import ROWS_AT_ONCE, prompt_logprobs
 from onbeat_engine.sampling.sampler import Sampled, Sampler
 from onbeat_engine.sampling_params import SamplingParams
@@ -20,42 +20,6 @@ from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
 MOST_MOE_ROWS = 256
 """Beyond so many rows the experts wait for the device, which a graph cannot."""
-
-
-class Agreed(Protocol):
-    """What all ranks of a group know of a forward."""
-
-    @property
-    def replays(self) -> bool:
-        """All replay a graph; else none does."""
-        ...
-
-    @property
-    def padded(self) -> int:
-        """The most tokens that any rank brings."""
-        ...
-
-
-class Companions(Experts, Protocol):
-    """The ranks of a group that shares its experts; called as `Experts`, it runs them wherever they are."""
-
-    @property
-    def size(self) -> int:
-        """Ranks, this one included."""
-        ...
-
-    def begin(self, num_tokens: int, replays: bool) -> Agreed:
-        """Agree with all ranks on the forward that begins.
-
-        Args:
-            num_tokens: this rank's; 0 for a forward without any.
-            replays: this rank could replay a graph.
-        """
-        ...
-
-    def alike(self, num_tokens: int) -> None:
-        """Let a forward begin to which every rank brings as many tokens; nothing is exchanged."""
-        ...
 
 
 def choose_device(asked: str) -> Any:
