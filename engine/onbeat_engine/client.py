@@ -45,6 +45,15 @@ class Open(NamedTuple):
     deliver: Deliver
 
 
+class Held(NamedTuple):
+    """A request that waits for the end of a pause."""
+
+    request: NewRequest
+    deliver: Deliver
+    group: int
+    """Which group's front end has counted it."""
+
+
 class Client:
     """All that the front end of a deployment knows.
 
@@ -91,7 +100,7 @@ class Client:
         self._send = send
         self._on_violation = on_violation
         self._group_of = {rank: index for index, members in enumerate(groups) for rank in members}
-        self._held: dict[str, tuple[NewRequest, Deliver]] = {}
+        self._held: dict[str, Held] = {}
         self._waits = Waits()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
@@ -128,7 +137,7 @@ class Client:
         except RequestRefused:
             mode = self.fronts[group].paused
             raise TryLater(f"the engine is paused ({mode}); send the request again after it was resumed") from None
-        self._held[request.id] = (request, deliver)
+        self._held[request.id] = Held(request, deliver, group)
 
     def abort(self, ids: Iterable[str]) -> None:
         """End these requests: their ranks are told, and whoever waits for them at once. Unknown ones are left alone."""
@@ -144,11 +153,10 @@ class Client:
             self._to(rank, Abort(ids=tuple(there)))
 
     def _unhold(self, id: str, output: Output) -> None:
-        request = self._held.pop(id, None)
-        if request is not None:
-            group = self._living()[0] if self._living() else 0
-            self.fronts[group] = self.fronts[group]._replace(held=len(self._held))
-            request[1](output, -1)
+        held = self._held.pop(id, None)
+        if held is not None:
+            self.fronts[held.group] = protocol.withdraw(self.fronts[held.group])
+            held.deliver(output, -1)
 
     @property
     def num_held(self) -> int:
@@ -178,7 +186,7 @@ class Client:
         self.paused, self.sleeping = None, False
         self._waits.no_stop(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
         held, self._held = self._held, {}
-        for id, (request, deliver) in held.items():
+        for id, (request, deliver, _) in held.items():
             try:
                 self.add(request, deliver)
             except OnbeatError as error:
@@ -276,7 +284,7 @@ class Client:
     def joined(self, group: int, epoch: int) -> None:
         """A group that had died was started again; it is paused as the others are."""
         members = self.fronts[group].members
-        self.fronts[group] = Front(members)
+        self.fronts[group] = Front(members, held=sum(each.group == group for each in self._held.values()))
         for rank in members:
             self.gone.pop(rank, None)
             self.fleet = balance.joined(self.fleet, rank, epoch)

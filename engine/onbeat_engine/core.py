@@ -319,7 +319,7 @@ class EngineCore:
             self.reporter.dummies += 1
             self._idle(*self._turns.took_part(turn, last=False))
             if self.monitor is not None:
-                self.monitor.took_part()
+                self.monitor.took_part(may_run=may_run(self.state, self.has_work))
 
     def _idle(self, lock: LockStep, took: float) -> None:
         self.reporter.lane_steps.append(self._lanes.idle(lock, time=time.monotonic(), took=took))

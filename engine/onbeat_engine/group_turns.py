@@ -46,7 +46,7 @@ class GroupTurns:
         lock, took = self._lock(turn, last), time.monotonic() - self._began
         if self._recorder is not None:
             self._recorder.took_part(lock, took)
-        self._tell(lock, 0)
+        self._tell(lock, 0, dummy=turn.kind == "dummy")
         self._number += 1
         return lock, took
 
@@ -54,7 +54,8 @@ class GroupTurns:
         # An exchange has no phase: nothing is scheduled in it.
         return LockStep(self._number, None if turn.vote is not None else turn.phase, collectives(turn, 0), last)
 
-    def _tell(self, lock: LockStep, tokens: int) -> None:
+    def _tell(self, lock: LockStep, tokens: int, *, dummy: bool = False) -> None:
         if self._reporter is not None:
             scheduler = self._scheduler
-            self._reporter.lock_steps.append(Member(lock, tokens, scheduler.paused, len(scheduler.requests)))
+            member = Member(lock, tokens, scheduler.paused, len(scheduler.requests), dummy)
+            self._reporter.lock_steps.append(member)

@@ -51,9 +51,9 @@ class RankMonitor:
         self._watch.step(step)
         self._judge()
 
-    def took_part(self) -> None:
-        """The rank took part in a forward of its group without a step."""
-        self._watch.monitor.took_part()
+    def took_part(self, *, may_run: bool) -> None:
+        """The rank took part in a forward of its group without a step; `may_run`: though it had work that might."""
+        self._watch.monitor.took_part(may_run=may_run)
 
     def delivered(self, outputs: Outputs) -> None:
         """Outputs were delivered."""

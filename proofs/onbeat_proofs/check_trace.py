@@ -262,7 +262,7 @@ class _Check:
 GROUP_PREMISES = {
     "phase-agrees": "a lock step with the phases of two ranks",
     "collectives-align": "a lock step of two ranks",
-    "wake-not-lost": "a lock step after which all ranks stop",
+    "wake-not-lost": "a dummy, or a lock step after which all ranks stop",
     "pause-agreed": "a lock step after which a rank stops",
     "sync-interval-free": "the same run with another interval: a trace has one",
     "end-is-clear": "what the others do once a rank has died: they write no more lock steps",

@@ -132,6 +132,9 @@ class RankReplay:
         if goes_on:
             self._report(COMPLETE, f"the file begins at step {header.next_step}; step {self._next} was due")
         self._restart(header.any_flag)
+        # Whether a rank was paused when a later file of it began, the header does not say; its next step does. Up to
+        # then it counts as paused, and is accused of nothing.
+        self._paused = "all" if header.part else None
         self._known = {each.id: each.num_tokens for each in header.state.requests.values() if _live(each.place)}
         self._limits = {each.id: each.limit for each in header.state.requests.values() if _live(each.place)}
         self._flights = deque((step, frozenset(scheduled)) for step, scheduled in header.flights)
@@ -156,9 +159,7 @@ class RankReplay:
             case StepRecord():
                 return self._step(record)
             case Idle():
-                if record.lock.collectives != ("exchange",):
-                    monitor.took_part()
-                return self._member(record.lock, 0, self._paused)
+                return self._idle(record.lock)
             case Update():
                 self._update(record)
             case Accepted():
@@ -204,11 +205,19 @@ class RankReplay:
         self._paused = record.paused
         return None if record.lock is None else self._member(record.lock, sum(step.scheduled.values()), record.paused)
 
-    def _member(self, lock: LockStep, tokens: int, paused: str | None) -> Member:
+    def _idle(self, lock: LockStep) -> Member:
+        """A lock step without a step: an exchange, or a dummy; or nobody says which."""
+        exchange = lock.collectives == ("exchange",)
+        member = self._member(lock, 0, self._paused, dummy=lock.collectives is not None and not exchange)
+        if not exchange:
+            self._monitor.took_part(may_run=member.may_run)
+        return member
+
+    def _member(self, lock: LockStep, tokens: int, paused: str | None, *, dummy: bool = False) -> Member:
         if self.last_lock is not None and lock.number <= self.last_lock:
             self._report("collectives-align", f"lock step {lock.number} follows lock step {self.last_lock}")
         self.last_lock = lock.number
-        return Member(lock, tokens, paused, len(self._known))
+        return Member(lock, tokens, paused, len(self._known), dummy)
 
     def _update(self, update: Update) -> None:
         if not self._flights or self._flights[0][0] != update.step:

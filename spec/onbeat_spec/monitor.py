@@ -86,11 +86,14 @@ class Monitor:
         self._loading.pop(id, None)
         self._idle = 0
 
-    def took_part(self) -> None:
-        """The rank took part in a forward of its group with a dummy: it had no work that might run.
+    def took_part(self, *, may_run: bool) -> None:
+        """The rank took part in a forward of its group with a dummy; `may_run`: though it had work that might run.
 
-        The group's clock went on without a step of this rank; what counts steps in a row begins anew.
+        Without such work the group's clock went on without a step of this rank, and what counts steps in a row begins
+        anew. A dummy in place of a step excuses nothing; it is itself against `wake-not-lost`, which the group watches.
         """
+        if may_run:
+            return
         self._held.clear()
         self._unwritten = 0
         self._idle = 0

@@ -254,6 +254,17 @@ class Member(NamedTuple):
     """`new`, `all`, or None."""
     live: int
     """Its requests that were accepted and have not ended."""
+    dummy: bool = False
+    """It took part in a forward without a step of its own."""
+
+    @property
+    def may_run(self) -> bool:
+        """Whether it has requests that nothing keeps from running.
+
+        Which of the protocol's pauses keep them, `protocol.may_run` has said when its scheduler was paused, or was not.
+        In a pause for `new` ones only it is not known, and this says no.
+        """
+        return self.live > 0 and self.paused is None
 
 
 @dataclass(frozen=True, slots=True)

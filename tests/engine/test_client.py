@@ -163,6 +163,40 @@ def test_pause_keep_holds_new_requests_and_counts_them() -> None:
     assert world.kinds(0) == ["pause", "resume", "request", "wake"]
 
 
+def held(world: World) -> list[int]:
+    return [front.held for front in world.client.fronts]
+
+
+def test_each_group_counts_what_it_holds_whoever_dies() -> None:
+    world = World(2, False)
+    world.client.pause("keep")
+    world.add("a")
+    world.add("b")
+    world.client.died(0, "killed")
+    world.add("c")
+    assert held(world) == [2, 1]
+    world.client.abort(["a", "c"])
+    assert (held(world), world.client.num_held) == ([1, 0], 1)
+    world.client.joined(0, 1)
+    assert held(world) == [1, 0]
+    world.client.abort(["b"])
+    assert (held(world), world.client.num_held) == ([0, 0], 0)
+
+
+def test_a_group_that_died_counts_nothing_that_was_handed_in_since() -> None:
+    world = World(2, False)
+    world.client.pause("keep")
+    world.add("a")
+    world.client.died(0, "killed")
+    world.client.resume()
+    assert world.rank_of("a") == 1
+    world.client.pause("keep")
+    world.client.joined(0, 1)
+    assert held(world) == [0, 0]
+    world.add("b")
+    assert held(world) == [1, 0]
+
+
 def test_pause_abort_drops_what_is_held() -> None:
     world = World(1, False)
     world.client.pause("keep")

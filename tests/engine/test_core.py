@@ -22,7 +22,7 @@ from onbeat_proofs.check_trace import check_trace
 from onbeat_reference.trace_writer import TraceOptions
 from onbeat_spec.errors import ConfigError
 from onbeat_spec.policy import POLICIES, Policy
-from onbeat_spec.protocol import PauseMode, Seen
+from onbeat_spec.protocol import PauseMode, Rank, Seen, Settings, Turn, before_step
 from onbeat_spec.records import Member
 
 
@@ -438,6 +438,43 @@ def test_two_ranks_step_together(interval: int, ahead: bool, tmp_path: Path) -> 
     assert watch.lock_steps == report.lock_steps
 
 
+def watched(pair: Pair) -> dict[str, int]:
+    """What the group's invariants say of the turns so far."""
+    watch = GroupWatch((0, 1), "log")
+    for rank, rig in enumerate(pair.rigs):
+        watch.told(rank, rig.lock_steps)
+    return watch.counts
+
+
+def test_a_rank_that_takes_dummies_with_work_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It misses every beat, so its second request is never let in; live and in the trace."""
+    faulty = False
+
+    def lazy(rank: Rank, has_work: bool, settings: Settings) -> Turn:
+        turn = before_step(rank, has_work, settings)
+        return turn._replace(kind="dummy") if faulty and turn.kind == "step" and turn.phase == 0 else turn
+
+    monkeypatch.setattr("onbeat_engine.core.before_step", lazy)
+    pair = Pair(prefill_schedule_interval=3, trace_dir=str(tmp_path))
+    pair.add(1, "a", [1, 2], max_tokens=40)
+    pair.each(lambda rig: rig.turns(3))
+    assert watched(pair) == {}
+    faulty = True
+    pair.add(1, "b", [3] * 9)
+    pair.each(lambda rig: rig.turns(12))
+    faulty = False
+    pair.run()
+    assert pair.rigs[1].tokens["b"] == expected([3] * 9, 8)
+    assert pair.rigs[0].stats[-1].violations == {}
+    live = {*watched(pair), *pair.rigs[1].stats[-1].violations}
+    assert live == {"wake-not-lost", "held-at-most", "flag-lag"}
+    watch = GroupWatch((0, 1), "stop")
+    told = [watch.told(rank, rig.lock_steps) for rank, rig in enumerate(pair.rigs)]
+    assert "violates wake-not-lost: rank 1 runs a dummy, and has 2 requests that may run" in told[1]
+    report = check_trace([str(path) for path in tmp_path.iterdir()])
+    assert {row.invariant for row in report.rows if row.violations} == live
+
+
 def test_two_ranks_pause_sleep_and_go_on() -> None:
     pair = Pair(dp_sync_interval=4)
     pair.add(0, "a", [1, 2], max_tokens=30)
@@ -447,6 +484,8 @@ def test_two_ranks_pause_sleep_and_go_on() -> None:
     pair.run()
     assert [fake(rig).asleep for rig in pair.rigs] == [True, True]
     assert [rig.stats[-1].stopped for rig in pair.rigs] == [3, 3]
+    assert any(each.dummy and each.live for each in pair.rigs[0].lock_steps)
+    assert watched(pair) == {}
     pair.event("resume")
     pair.run()
     assert pair.rigs[0].tokens["a"] == expected([1, 2], 30)

@@ -454,6 +454,73 @@ def test_a_group_that_stops_with_work_left_is_caught(tmp_path: Path) -> None:
     assert violated(report) == {"wake-not-lost"}
 
 
+def beats(folder: Path, *, fault: bool, steps: int = 18, **options: Any) -> list[list[str]]:
+    """Return the files of two ranks. Rank 1 takes dummies on all beats but the first: by a fault, or it is paused."""
+    config = Config(block_size=4, num_blocks=50, data_parallel_size=2, prefill_schedule_interval=3)
+    folders = [folder / "0", folder / "1"]
+    made = [Recorded(config, trace=TraceOptions(str(at), **options), trace_rank=int(at.name)) for at in folders]
+    for each in made:
+        each.add_request(request("a", 5, max_tokens=steps))
+    for number in range(steps):
+        for rank, each in enumerate(made):
+            assert each.recorder is not None
+            lock = LockStep(number, number % 3, ("forward",))
+            if rank and number == 1:
+                each.add_request(request("b", 5))
+            if rank and number and number % 3 == 0:
+                if not fault:
+                    each.pause("all")
+                each.recorder.took_part(lock)
+                each.resume()
+                continue
+            each.recorder.lock = lock
+            each.schedule(throttles(number % 3, 3))
+            land(each)
+    return [paths(at) for at in folders]
+
+
+def dummies(report: TraceReport) -> list[str]:
+    return [each.message for each in report.findings if each.invariant == "wake-not-lost"]
+
+
+def test_a_rank_that_takes_dummies_with_work_is_caught(tmp_path: Path) -> None:
+    first, second = beats(tmp_path, fault=True)
+    report = check_trace([*first, *second])
+    assert violated(report) == {"wake-not-lost", "held-at-most", "flag-lag"}
+    says = "rank 1 runs a dummy, and has 2 requests that may run"
+    assert dummies(report) == [f"lock step {number}: {says}" for number in range(3, 18, 3)]
+
+
+def test_a_rank_that_is_paused_takes_dummies(tmp_path: Path) -> None:
+    first, second = beats(tmp_path, fault=False)
+    report = check_trace([*first, *second])
+    assert violated(report) == set()
+    assert verdict(report, "wake-not-lost") == "holds"
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_a_rank_may_have_been_paused_in_files_that_are_missing(tmp_path: Path, fault: bool) -> None:
+    """As of a rank that keeps its latest files only. After its next step that is known again."""
+    first, second = beats(tmp_path, fault=fault, max_bytes=1, max_files=1000)
+    idle = next(number for number, path in enumerate(second) if '"idle"' in Path(path).read_text(encoding="utf-8"))
+    report = check_trace([*first, *second[idle:]])
+    assert [each.partition(":")[0] for each in dummies(report)] == [
+        f"lock step {number}" for number in range(6, 18, 3) if fault
+    ]
+
+
+def test_where_collectives_were_not_recorded_nobody_is_accused_of_a_dummy(tmp_path: Path) -> None:
+    def forget(lines: list[Packed]) -> None:
+        for line in lines:
+            if "idle" in line:
+                del line["idle"]["collectives"]
+
+    (first,), (second,) = beats(tmp_path, fault=True)
+    report = check_trace([first, falsify(Path(second), forget)])
+    assert violated(report) == {"held-at-most", "flag-lag"}
+    assert verdict(report, "wake-not-lost") == "vacuous"
+
+
 def test_a_rank_that_ends_early_is_told_and_one_on_its_own_is_vacuous(tmp_path: Path) -> None:
     first, second = group(tmp_path)
     lines = second.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -282,16 +282,28 @@ def test_a_dummy_in_between_starts_all_counts_again() -> None:
     most = CONFIG.prefill_schedule_interval - 1
     for _ in range(3):
         watch(monitor, *[HELD] * most)
-        monitor.took_part()
+        monitor.took_part(may_run=False)
     assert said(monitor, "held-at-most") == said(monitor, "flag-lag") == []
     watch(monitor, *[HELD] * (most + 1))
     assert len(said(monitor, "held-at-most")) == len(said(monitor, "flag-lag")) == 1
     nothing = Monitor(CONFIG)
     for _ in range(3):
         watch(nothing, {}, {})
-        nothing.took_part()
+        nothing.took_part(may_run=False)
     assert said(nothing, "progress") == []
     watch(nothing, {}, {}, {})
+    assert len(said(nothing, "progress")) == 1
+
+
+def test_a_dummy_in_place_of_a_step_excuses_nothing() -> None:
+    """Else a rank that takes a dummy on every beat would hold its requests for ever, and nobody would notice."""
+    monitor = watch(Monitor(CONFIG), *[HELD] * (CONFIG.prefill_schedule_interval - 1))
+    monitor.took_part(may_run=True)
+    watch(monitor, HELD)
+    assert len(said(monitor, "held-at-most")) == len(said(monitor, "flag-lag")) == 1
+    nothing = watch(Monitor(CONFIG), {}, {})
+    nothing.took_part(may_run=True)
+    watch(nothing, {})
     assert len(said(nothing, "progress")) == 1
 
 

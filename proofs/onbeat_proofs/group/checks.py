@@ -35,7 +35,7 @@ def part(begun: Begun, after: Member) -> Part:
     last = after.rank.read == after.rank.agreed
     phase = turn.phase if turn.vote is None else None
     paused = "all" if member.rank.paused in ("keep", "abort") else None
-    record = records.Member(LockStep(0, phase, begun.calls, last), 0, paused, member.work)
+    record = records.Member(LockStep(0, phase, begun.calls, last), 0, paused, member.work, turn.kind == "dummy")
     return Part(record, turn.throttle, member.rank.members, _begun(member, turn) or _after(after, last))
 
 
@@ -63,8 +63,6 @@ def _begun(member: Member, turn: Turn) -> Wrong:
         return "pause-agreed", "a rank that has given its memory up runs a forward"
     if turn.kind == "step" and not may_run(member):
         return "pause-agreed", "a rank runs requests that it has not, or that are paused"
-    if turn.kind == "dummy" and may_run(member):
-        return "wake-not-lost", "a rank runs a dummy, and has requests that may run"
     return None
 
 

@@ -16,7 +16,12 @@ declare_group(
     "B78",
     "B80",
 )
-declare_group("wake-not-lost", "A request accepted by any rank gets the whole group stepping.", "B73", "B77")
+declare_group(
+    "wake-not-lost",
+    "A request accepted by any rank gets the whole group stepping, and no rank with one that may run runs a dummy.",
+    "B73",
+    "B77",
+)
 declare_group(
     "pause-agreed",
     "A rank stops only when all agreed; after that no stale wake starts it; resume is idempotent.",
@@ -54,12 +59,14 @@ def collectives_align(step: GroupStep) -> Verdict:
 
 
 @predicate("wake-not-lost", "group")
-def stops_without_work(step: GroupStep) -> Verdict:
-    """When all ranks stop, none has a request left that may run."""
-    if all(each.lock.last for each in step.members.values()):
-        for rank, each in step.members.items():
-            if each.live and each.paused is None:
-                return f"all ranks stop, and rank {rank} has {each.live} requests"
+def work_is_taken_up(step: GroupStep) -> Verdict:
+    """Who has a request that may run takes no dummy, and does not stop with all others."""
+    stop = all(each.lock.last for each in step.members.values())
+    for rank, each in step.members.items():
+        if each.may_run and each.dummy:
+            return f"rank {rank} runs a dummy, and has {each.live} requests that may run"
+        if each.may_run and stop:
+            return f"all ranks stop, and rank {rank} has {each.live} requests"
     return None
 
 
@@ -87,7 +94,10 @@ def _over(step: GroupStep) -> Verdict:
 SPEAKS: dict[str, Callable[[GroupStep], bool]] = {
     "phase-agrees": lambda step: sum(each.lock.phase is not None for each in step.members.values()) > 1,
     "collectives-align": lambda step: len(step.members) + len(step.missing) > 1,
-    "wake-not-lost": lambda step: len(step.members) > 1 and all(each.lock.last for each in step.members.values()),
+    "wake-not-lost": lambda step: (
+        len(step.members) > 1
+        and (all(each.lock.last for each in step.members.values()) or any(each.dummy for each in step.members.values()))
+    ),
     "pause-agreed": lambda step: len(step.members) > 1 and any(each.lock.last for each in step.members.values()),
     "sync-interval-free": lambda step: False,
     "end-is-clear": lambda step: False,

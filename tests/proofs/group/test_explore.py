@@ -7,7 +7,8 @@ from onbeat_proofs.group.explore import explore
 from onbeat_proofs.group.faults import FAULTS
 from onbeat_proofs.group.prove import BASE, QUICK
 from onbeat_proofs.group.state import Scope
-from onbeat_spec.protocol import Settings
+from onbeat_proofs.group.text import Text
+from onbeat_spec.protocol import Rank, Settings, Turn, before_step
 from tests.proofs.group.plain import at_rest
 
 
@@ -50,6 +51,16 @@ def test_all_kinds_of_moves_are_made() -> None:
         *("request", "pause", "resume", "sleep", "rouse", "remove", "die"),
         *("turn", "fail", "notice", "end"),
     }
+
+
+def test_a_rank_that_takes_a_dummy_though_it_has_work_is_found() -> None:
+    def lazy(rank: Rank, has_work: bool, settings: Settings) -> Turn:
+        turn = before_step(rank, has_work, settings)
+        return turn._replace(kind="dummy") if turn.kind == "step" and turn.phase else turn
+
+    found = explore(Scope(requests=1, controls=1), Text(before_step=lazy))
+    assert found.invariant == "wake-not-lost"
+    assert found.message.endswith("runs a dummy, and has 1 requests that may run")
 
 
 def test_a_search_that_is_too_large_is_undecided() -> None:
