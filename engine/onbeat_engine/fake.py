@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import Built
@@ -235,15 +235,20 @@ class LocalExchange:
         self.group.barrier.abort()
 
 
-def tokenizer() -> Tokenizer:
-    """Return a tokenizer whose ids are the bytes of UTF-8; no token ends a text."""
+def backend() -> Any:
+    """Return a `tokenizers.Tokenizer` whose ids are the bytes of UTF-8."""
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415 - only what has text needs it
     from tokenizers import decoders, models, pre_tokenizers  # noqa: PLC0415 - likewise
 
-    backend = Backend(models.BPE(vocab=byte_alphabet(), merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    return Tokenizer(backend)
+    made = Backend(models.BPE(vocab=byte_alphabet(), merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer whose ids are the bytes of UTF-8; no token ends a text."""
+    return Tokenizer(backend())
 
 
 def build(config: EngineConfig, rank: int) -> Built:

@@ -27,23 +27,20 @@ from onbeat_engine.parallel.place import free_port
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_proofs.check_trace import check_trace
 from tests.engine.models import tiny
+from tests.engine.parallel.serving import CONFIG as ALONE
 from tests.engine.parallel.serving import PROMPTS as LONG
 from tests.engine.parallel.serving import alone
 
 LENGTH = 12
 PROMPTS = {id: [token % 256 for token in prompt] for id, prompt in LONG.items()}
-CONFIG = EngineConfig(
-    dtype="float32",
-    device="cpu",
-    block_size=4,
+CONFIG = replace(
+    ALONE,
     num_gpu_blocks_override=60,
     max_model_len=120,
-    max_num_batched_tokens=32,
     max_num_seqs=8,
     data_parallel_size=2,
     dp_sync_interval=4,
     prefill_schedule_interval=2,
-    on_violation="stop",
     collective_timeout=3.0,
 )
 
