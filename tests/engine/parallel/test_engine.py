@@ -105,7 +105,7 @@ def test_the_end_of_a_group_at_work_is_quiet(
         asked = [asyncio.ensure_future(ask(engine, id, prompt, 90)) for id, prompt in PROMPTS.items()]
         while min(each.generation_tokens for each in engine.stats()) == 0:
             await asyncio.sleep(0.01)
-        children, stop = dict(engine._processes._children), engine._processes.stop
+        children, stop = dict(engine._processes._children.processes), engine._processes.stop
 
         together: list[bool] = []
 
