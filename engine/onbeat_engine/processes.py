@@ -18,7 +18,7 @@ from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import Alive, Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
 from onbeat_engine.parallel.place import free_port
-from onbeat_engine.process import PING, FromRankMessage, RankSpec, identity
+from onbeat_engine.process import HEARTBEAT, PING, FromRankMessage, RankSpec, identity
 from onbeat_spec.errors import ConfigError
 
 log = logging.getLogger("onbeat.processes")
@@ -27,6 +27,8 @@ WATCH_EVERY = 0.1
 """Seconds between two looks at the processes."""
 HANGS_AFTER = 2.0
 """A rank that has told nothing for so many times `collective_timeout` hangs, and is killed; see `heart`."""
+LEAST_PATIENCE = 3 * HEARTBEAT
+"""Seconds that a rank may be silent at least: one that is idle, or works, may take two heartbeats to be heard."""
 LONGEST_FOLDER = 70
 """The path of a socket has at most 107 characters."""
 
@@ -97,6 +99,7 @@ class Processes:
         self._callers: dict[int, bytes] = {}
         """Ranks started elsewhere that ask for their configuration: where the answer goes."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._patience = max(HANGS_AFTER * config.collective_timeout, LEAST_PATIENCE)
         self._closing = False
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromRankMessage)
@@ -264,7 +267,7 @@ class Processes:
         while True:
             await asyncio.sleep(WATCH_EVERY)
             now = time.monotonic()
-            if now - last > HANGS_AFTER * self.config.collective_timeout / 2:
+            if now - last > self._patience / 2:
                 self._up = dict.fromkeys(self._up, now)  # it was us who slept: what ranks have told is still to be read
             last = now
             if now - pinged >= PING:
@@ -281,13 +284,12 @@ class Processes:
 
     def _look(self, rank: int, now: float) -> None:
         """See whether a rank lives."""
-        patience = HANGS_AFTER * self.config.collective_timeout
         how = self._children.ended(rank)
         if how:
             self._lost(rank, f"its process ended: {how}")
-        elif how is None and now - self._up.get(rank, now) > patience:
+        elif how is None and now - self._up.get(rank, now) > self._patience:
             self._children.kill(rank)
-            self._lost(rank, f"it hung: nothing was heard of it for {patience:g} s")
+            self._lost(rank, f"it hung: nothing was heard of it for {self._patience:g} s")
 
     def _lost(self, rank: int, why: str) -> None:
         if self.infos[rank].alive and (rank in self._up or rank in self._children):
