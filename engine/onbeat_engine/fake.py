@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import Built
 from onbeat_engine.executor import EngineRequest, Row, StepOutputs, TokenLogprobs
+from onbeat_engine.heart import NEVER
 from onbeat_engine.text.pieces import byte_alphabet
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_spec.errors import ConfigError, OnbeatError
@@ -216,6 +217,8 @@ class LocalGroup:
 
 class LocalExchange:
     """One rank's end of a `LocalGroup`."""
+
+    vouched = NEVER
 
     def __init__(self, group: LocalGroup, rank: int) -> None:
         self.group = group

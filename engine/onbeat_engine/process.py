@@ -182,7 +182,8 @@ def serve(spec: RankSpec, channel: Channel, *, child: bool = True) -> int:
         if core is None:
             return 1
         if on_cpu:
-            heart = Heart(lambda: channel.beat_beside(spec.rank, spec.epoch), spec.config.collective_timeout)
+            exchange, timeout = core.exchange, spec.config.collective_timeout
+            heart = Heart(lambda: channel.beat_beside(spec.rank, spec.epoch), timeout, vouched=lambda: exchange.vouched)
         _loop(core, channel, child, heart)
         core.exchange.close()
         return 1 if core.failed else 0
