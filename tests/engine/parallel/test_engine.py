@@ -237,7 +237,7 @@ def test_a_rank_that_hangs_ends_its_group(folder: Path, capfd: pytest.CaptureFix
                 await engine.check_health()
             return outputs
         finally:
-            await engine.shutdown(timeout=1.0)
+            await engine.shutdown(timeout=0.1)
             assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
     ends = [output.outputs[0] for output in running(work())]
