@@ -44,6 +44,32 @@ class Cadence:
         return [1e3 * step.duration for step in self.steps if step.duration and step.prefills == prefills]
 
 
+class Loop:
+    """The step loop of one rank on its own, without processes."""
+
+    def __init__(self, runner: ModelRunner, config: EngineConfig, max_model_len: int) -> None:
+        self.core = EngineCore(config, Built(runner, runner.num_blocks, max_model_len))
+        self.steps: list[LaneStep] = []
+        self.tokens: dict[str, list[int]] = {}
+        self._number = 0
+
+    def add(self, id: str, prompt: Sequence[int], output: int) -> None:
+        """Hand a request in."""
+        self._number += 1
+        new = NewRequest(id=id, prompt=list(prompt), params=GREEDY, max_tokens=output)
+        self.core.read(LogEntry(number=self._number, kind="request", request=new))
+
+    def turn(self) -> bool:
+        """Take a turn; False: there was nothing to do."""
+        busy = self.core.turn()
+        for message in self.core.take():
+            if isinstance(message, Outputs):
+                self.steps += message.lane_steps
+                for output in message.outputs:
+                    self.tokens.setdefault(output.id, []).extend(output.tokens)
+        return busy
+
+
 def run_loop(model: Model, config: EngineConfig, *, decodes: int, prompts: int, length: int, **parts: Any) -> Cadence:
     """Run the step loop with `decodes` sequences that decode; every second step a prompt of `length` arrives.
 
@@ -52,41 +78,31 @@ def run_loop(model: Model, config: EngineConfig, *, decodes: int, prompts: int, 
         parts: for the runner.
     """
     runner = ModelRunner(model, config, Sampler(model.config.vocab_size, model.device, config.max_num_seqs), **parts)
-    core = EngineCore(config, Built(runner, runner.num_blocks, model.max_model_len))
-    seen = Cadence(config.prefill_schedule_interval, graphs=runner._graphs is not None)
-    number = 0
+    loop = Loop(runner, config, model.max_model_len)
 
-    def add(id: str, size: int, output: int) -> None:
-        nonlocal number
-        number += 1
-        prompt = [(37 * number + k * (number + 3)) % model.config.vocab_size for k in range(size)]
-        new = NewRequest(id=id, prompt=prompt, params=GREEDY, max_tokens=output)
-        core.read(LogEntry(number=number, kind="request", request=new))
-
-    def turn() -> bool:
-        busy = core.turn()
-        for message in core.take():
-            if isinstance(message, Outputs):
-                seen.steps += message.lane_steps
-                for output in message.outputs:
-                    seen.tokens.setdefault(output.id, []).extend(output.tokens)
-        return busy
+    def prompt(number: int, size: int) -> list[int]:
+        return [(37 * number + k * (number + 3)) % model.config.vocab_size for k in range(size)]
 
     for index in range(decodes):
-        add(f"d{index}", 8, 2 * prompts + 16)
+        loop.add(f"d{index}", prompt(index + 1, 8), 2 * prompts + 16)
     for _ in range(8):  # all decode by now; kernels are compiled
-        turn()
-    seen.steps.clear()
+        loop.turn()
+    loop.steps.clear()
     began = time.perf_counter()
     for index in range(prompts):
-        add(f"p{index}", length, 4)
-        turn()
-        turn()
-    while turn():
+        loop.add(f"p{index}", prompt(decodes + index + 1, length), 4)
+        loop.turn()
+        loop.turn()
+    while loop.turn():
         pass
-    seen.seconds = time.perf_counter() - began
-    seen.violations = sum(core.monitor.counts.values()) if core.monitor is not None else 0
-    return seen
+    return Cadence(
+        config.prefill_schedule_interval,
+        graphs=runner._graphs is not None,
+        seconds=time.perf_counter() - began,
+        steps=loop.steps,
+        tokens=loop.tokens,
+        violations=sum(loop.core.monitor.counts.values()) if loop.core.monitor is not None else 0,
+    )
 
 
 def check_cadence(model: Model, config: EngineConfig, **sizes: Any) -> list[Cadence]:

@@ -1,10 +1,12 @@
-"""Dense models of random weights, in sizes that people know."""
+"""Dense models of random weights: in sizes that people know, and small ones; in memory, or as a folder to serve."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from onbeat_engine.models.build import build
 from onbeat_engine.models.config import ModelConfig
@@ -48,7 +50,37 @@ SHAPES = {
         intermediate_size=256,
         max_position_embeddings=2048,
     ),
+    # Its experts are small: ranks share the experts' work, so only the rest of a prefill is what others wait for. With
+    # large ones, two prefills at once take twice as long as one, and nothing is gained by having them at once.
+    "attentive": ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=256,
+        hidden_size=512,
+        num_layers=12,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=64,
+        intermediate_size=64,
+        max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        eos_token_ids=(255,),
+        dtype="float32",
+    ),
+    "smallest": ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=256,
+        hidden_size=48,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=12,
+        intermediate_size=80,
+        max_position_embeddings=4096,
+        dtype="float32",
+    ),
 }
+"""By name; tokens of the last two are bytes, as those of `onbeat_engine.fake.tokenizer`."""
 
 
 class RandomWeights:
@@ -93,3 +125,37 @@ def random_model(config: ModelConfig, dtype: Any, device: Any) -> Model:
     with torch.inference_mode():
         decoder = build(config, RandomWeights(config, device), dtype=dtype, device=device, max_positions=length)
     return Model(config, decoder, Source("folder", Path(), "random"), length)
+
+
+def write_model(config: ModelConfig, folder: Path, *, ascii_only: bool = False) -> str:
+    """Write a Llama of random weights as Hugging Face lays it out, without a tokenizer; return where.
+
+    Args:
+        ascii_only: bytes above 127 are never the likeliest: parts of characters would be kept back until the whole is
+            there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {
+        "architectures": [config.architecture],
+        "model_type": "llama",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.max_position_embeddings,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope_theta,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "torch_dtype": config.dtype,
+        "eos_token_id": list(config.eos_token_ids),
+    }
+    (folder / "config.json").write_text(json.dumps(sizes), encoding="utf-8")
+    weights = RandomWeights(config, torch.device("cpu"))
+    tensors = {name: weights.read(name) for name in weights.shapes}
+    if ascii_only:
+        tensors["model.embed_tokens.weight"][128:] = 0
+    save_file(tensors, folder / "model.safetensors")
+    return str(folder)

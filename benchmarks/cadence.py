@@ -31,13 +31,12 @@ from itertools import islice, pairwise
 from pathlib import Path
 from statistics import mean, median
 
-import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import save_file
 
 from benchmarks._report import machine
+from benchmarks._weights import SHAPES, write_model
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.bench.prompts import arrival_times
 from onbeat_engine.config import EngineConfig
@@ -83,45 +82,6 @@ class Result:
 
 
 Start = Callable[[EngineConfig], Awaitable[AsyncLLM]]
-
-
-def random_model(folder: Path) -> str:
-    """Write a Llama of random weights whose tokens are bytes; return where.
-
-    Its experts are small: ranks share the experts' work, so only the rest of a prefill is what others wait for. With
-    large ones, two prefills at once take twice as long as one, and nothing is gained by having them at once.
-    """
-    hidden, wide, layers, heads, narrow = 512, 64, 12, 8, 256
-    sizes = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": hidden,
-        "intermediate_size": wide, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "float32", "eos_token_id": 255,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(sizes), encoding="utf-8")
-    made = torch.Generator().manual_seed(0)
-
-    def matrix(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=made) / shape[-1] ** 0.5
-
-    tensors = {"model.embed_tokens.weight": matrix(256, hidden), "model.norm.weight": torch.ones(hidden)}
-    # Bytes above 127 are never the likeliest: parts of characters would be kept back until the whole is there.
-    tensors["model.embed_tokens.weight"][128:] = 0
-    for index in range(layers):
-        name = f"model.layers.{index}"
-        tensors |= {
-            f"{name}.input_layernorm.weight": torch.ones(hidden),
-            f"{name}.post_attention_layernorm.weight": torch.ones(hidden),
-            f"{name}.self_attn.q_proj.weight": matrix(hidden, hidden),
-            f"{name}.self_attn.k_proj.weight": matrix(narrow, hidden),
-            f"{name}.self_attn.v_proj.weight": matrix(narrow, hidden),
-            f"{name}.self_attn.o_proj.weight": matrix(hidden, hidden),
-            f"{name}.mlp.gate_proj.weight": matrix(wide, hidden),
-            f"{name}.mlp.up_proj.weight": matrix(wide, hidden),
-            f"{name}.mlp.down_proj.weight": matrix(hidden, wide),
-        }
-    save_file(tensors, folder / "model.safetensors")
-    return str(folder)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -353,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.random:
         return asyncio.run(run(options, AsyncLLM.from_config, console))
     with tempfile.TemporaryDirectory() as folder:
-        options.model = random_model(Path(folder))
+        options.model = write_model(SHAPES["attentive"], Path(folder), ascii_only=True)
         return asyncio.run(run(options, partial(AsyncLLM.from_config, tokenizer=tokenizer()), console))
 
 

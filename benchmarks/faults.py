@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cadence import prompt, random_model
+from benchmarks._weights import SHAPES, write_model
+from benchmarks.cadence import prompt
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.fake import tokenizer
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder  # nobody else's sockets are in it
         config = EngineConfig(
-            model=random_model(Path(folder)),
+            model=write_model(SHAPES["attentive"], Path(folder), ascii_only=True),
             moe_upcycle=4,
             data_parallel_size=options.ranks,
             max_model_len=512,

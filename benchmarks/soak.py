@@ -26,6 +26,8 @@ from typing import Any
 import psutil
 
 from benchmarks._clients import Client, Tally
+from benchmarks._weights import SHAPES, write_model
+from onbeat_engine.fake import backend
 
 SERVE = "import sys; from onbeat_engine.cmd_serve import command; command(sys.argv[1:])"
 BACK_TO_ZERO = (
@@ -197,9 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         model = options.model
         if model is None:
-            from tests.engine.server import tiny_model  # noqa: PLC0415 - transformers, which a named model needs not
-
-            model = str(tiny_model.write(Path(folder)))
+            model = write_model(SHAPES["smallest"], Path(folder))
+            backend().save(f"{folder}/tokenizer.json")
             flags = ["--num-gpu-blocks-override", "4000", "--max-model-len", "512", "--dtype", "float32", *flags]
         result = soak(model, flags, options.clients, options.seconds, options.seed)
     for what, count in sorted(result["requests"].items()):

@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._report import machine
+from benchmarks._weights import SHAPES, write_model
 from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.fake import tokenizer
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_spec.trace import Idle, StepRecord
 from onbeat_spec.trace_read import TraceFile
-from tests.engine.models import tiny
 
 PROMPTS, LONGEST_PROMPT, LONGEST_OUTPUT = 64, 60, 24
 IN_FLIGHT = 48
@@ -217,10 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{options.trace_dir} is not empty")
     print(machine(os.getloadavg()[0], os.cpu_count() or 1), end="")
     with tempfile.TemporaryDirectory() as name:
-        tiny.llama(Path(name) / "model", vocab_size=256)
         folder = options.trace_dir or Path(name) / "traces"
         config = EngineConfig(
-            model=f"{name}/model",
+            model=write_model(SHAPES["smallest"], Path(name) / "model"),
             dtype="float64",
             device="cpu",
             moe_upcycle=4,

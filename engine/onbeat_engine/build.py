@@ -38,7 +38,7 @@ def build(config: EngineConfig, rank: int) -> Built:
     """
     import torch  # noqa: PLC0415 - see above
 
-    from onbeat_engine.models.load import load_model  # noqa: PLC0415 - see above
+    from onbeat_engine.models.load import load_model, open_model  # noqa: PLC0415 - see above
     from onbeat_engine.parallel.member import become_member, shares_experts  # noqa: PLC0415 - see above
     from onbeat_engine.runner import ModelRunner, choose_device  # noqa: PLC0415 - see above
     from onbeat_engine.sampling.sampler import Sampler  # noqa: PLC0415 - see above
@@ -50,10 +50,12 @@ def build(config: EngineConfig, rank: int) -> Built:
         torch.cuda.set_device(device)
     companions: Companions | None = None
     exchange: Exchange = Alone()
-    if shares_experts(config):
-        model, companions, exchange = become_member(config, rank, device)
+    opened = open_model(config.model)
+    if shares_experts(config, opened.config):
+        model, companions, exchange = become_member(config, rank, device, opened)
     else:
-        model = load_model(config, device=device)
+        model = load_model(config, device=device, opened=opened)
+    del opened  # what maps the file is not kept beside the model
     vocab_size = model.config.vocab_size
     grammars = Grammars(lambda: load_tokenizer(config), vocab_size)
     sampler = Sampler(vocab_size, device, config.max_num_seqs, grammars=grammars)

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from onbeat_engine.heart import NEVER
 from onbeat_spec.protocol import Agreement, Vote, tally
 
 
@@ -11,6 +12,11 @@ class Exchange(Protocol):
     @property
     def size(self) -> int:
         """Ranks that take part; 1: this one is on its own, and its forwards are too."""
+        ...
+
+    @property
+    def vouched(self) -> float:
+        """When a rank that keeps this one waiting was last seen to work (`time.monotonic`); asked by other threads."""
         ...
 
     def exchange(self, vote: Vote) -> Agreement:
@@ -30,6 +36,7 @@ class Alone:
     """A group of one agrees with itself."""
 
     size = 1
+    vouched = NEVER
 
     def exchange(self, vote: Vote) -> Agreement:
         """Return what the vote says."""

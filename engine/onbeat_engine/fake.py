@@ -9,11 +9,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.core import Built
 from onbeat_engine.executor import EngineRequest, Row, StepOutputs, TokenLogprobs
+from onbeat_engine.heart import NEVER
 from onbeat_engine.text.pieces import byte_alphabet
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_spec.errors import ConfigError, OnbeatError
@@ -217,6 +218,8 @@ class LocalGroup:
 class LocalExchange:
     """One rank's end of a `LocalGroup`."""
 
+    vouched = NEVER
+
     def __init__(self, group: LocalGroup, rank: int) -> None:
         self.group = group
         self.rank = rank
@@ -235,15 +238,20 @@ class LocalExchange:
         self.group.barrier.abort()
 
 
-def tokenizer() -> Tokenizer:
-    """Return a tokenizer whose ids are the bytes of UTF-8; no token ends a text."""
+def backend() -> Any:
+    """Return a `tokenizers.Tokenizer` whose ids are the bytes of UTF-8."""
     from tokenizers import Tokenizer as Backend  # noqa: PLC0415 - only what has text needs it
     from tokenizers import decoders, models, pre_tokenizers  # noqa: PLC0415 - likewise
 
-    backend = Backend(models.BPE(vocab=byte_alphabet(), merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    return Tokenizer(backend)
+    made = Backend(models.BPE(vocab=byte_alphabet(), merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer whose ids are the bytes of UTF-8; no token ends a text."""
+    return Tokenizer(backend())
 
 
 def build(config: EngineConfig, rank: int) -> Built:

@@ -17,15 +17,8 @@ BEAT = 0.5
 """Seconds between two looks."""
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
-
-_vouched = -1e9
-"""When a rank that this process waits for was last seen to work; one rank is in a process."""
-
-
-def waits_for_one_that_works() -> None:
-    """This rank does nothing because another one, which works, keeps it waiting: it is as alive as that one."""
-    global _vouched  # noqa: PLW0603 - the collective that waits, and the thread that tells, know nothing of each other
-    _vouched = time.monotonic()
+NEVER = -1e9
+"""Before every time of `time.monotonic`."""
 
 
 class Heart:
@@ -34,11 +27,14 @@ class Heart:
     Args:
         beat: gives one; called in the thread.
         timeout: `collective_timeout`, in seconds.
+        vouched: when a rank that keeps this one waiting was last seen to work (`Exchange.vouched`): one that does
+            nothing meanwhile is as alive as that one.
     """
 
-    def __init__(self, beat: Callable[[], None], timeout: float) -> None:
+    def __init__(self, beat: Callable[[], None], timeout: float, vouched: Callable[[], float] = lambda: NEVER) -> None:
         self._beat = beat
         self._timeout = timeout
+        self._vouched = vouched
         self._began: float | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="heart")
@@ -61,7 +57,7 @@ class Heart:
         before = time.process_time()
         while not self._ends.wait(BEAT):
             spent, began, now = time.process_time(), self._began, time.monotonic()
-            works = spent - before >= WORKS * BEAT or now - _vouched < self._timeout
+            works = spent - before >= WORKS * BEAT or now - self._vouched() < self._timeout
             if works and began is not None and now - began < LONGEST * self._timeout:
                 self._beat()
             before = spent

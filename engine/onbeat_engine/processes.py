@@ -1,13 +1,9 @@
-"""The front end's side of the ranks' processes: starts them, talks to them, notices that one is gone, ends them."""
+"""The front end's side of the ranks: starts them, talks to them, notices that one is gone, ends them."""
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,11 +13,12 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from onbeat_engine.children import Children
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import Alive, Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
 from onbeat_engine.parallel.place import free_port
-from onbeat_engine.process import PING, FromRankMessage, RankSpec, identity
+from onbeat_engine.process import HEARTBEAT, PING, FromRankMessage, RankSpec, identity
 from onbeat_spec.errors import ConfigError
 
 log = logging.getLogger("onbeat.processes")
@@ -30,6 +27,8 @@ WATCH_EVERY = 0.1
 """Seconds between two looks at the processes."""
 HANGS_AFTER = 2.0
 """A rank that has told nothing for so many times `collective_timeout` hangs, and is killed; see `heart`."""
+LEAST_PATIENCE = 3 * HEARTBEAT
+"""Seconds that a rank may be silent at least: one that is idle, or works, may take two heartbeats to be heard."""
 LONGEST_FOLDER = 70
 """The path of a socket has at most 107 characters."""
 
@@ -91,7 +90,7 @@ class Processes:
         self._address = ""
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children = Children()
         self._ready: dict[int, Ready] = {}
         self._up: dict[int, float] = {}
         """Ranks that serve, and when they were heard of last."""
@@ -100,6 +99,7 @@ class Processes:
         self._callers: dict[int, bytes] = {}
         """Ranks started elsewhere that ask for their configuration: where the answer goes."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._patience = max(HANGS_AFTER * config.collective_timeout, LEAST_PATIENCE)
         self._closing = False
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromRankMessage)
@@ -153,7 +153,7 @@ class Processes:
         for info in self.infos:
             self.send(info.rank, Shutdown())
         until = time.monotonic() + timeout
-        while time.monotonic() < until and any(child.poll() is None for child in self._children.values()):
+        while time.monotonic() < until and self._children.reap():
             await asyncio.sleep(0.01)
         for task in self._tasks:
             task.cancel()
@@ -174,7 +174,7 @@ class Processes:
         for rank in ranks:
             self._ready.pop(rank, None)
             if rank < self.local_ranks:
-                self._spawn(self.infos[rank])
+                self.infos[rank].pid = self._children.start(rank, self._spec(rank))
             elif rank in self._callers:
                 self._put(self._callers.pop(rank), self._spec(rank))
         self._awaited.update(ranks)
@@ -214,34 +214,11 @@ class Processes:
         spec = RankSpec(config=self._started, rank=rank, epoch=epoch, address=address, build=self.build)
         return msgspec.json.encode(spec)
 
-    def _spawn(self, info: RankInfo) -> None:
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "onbeat_engine.process"],
-            stdin=subprocess.PIPE,
-            stdout=2,  # what a rank prints is no output of the front end's
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert child.stdin is not None
-        self._children[info.rank] = child
-        info.pid = child.pid
-        with contextlib.suppress(BrokenPipeError):  # it ended at once: seen when it is waited for
-            child.stdin.write(self._spec(info.rank) + b"\n")
-            child.stdin.flush()
-
     async def _end(self, ranks: Sequence[int]) -> None:
         """Kill what is left of these ranks."""
         for rank in ranks:
             self._up.pop(rank, None)
-            child = self._children.pop(rank, None)
-            if child is None:
-                continue
-            child.kill()
-            while child.poll() is None:
-                await asyncio.sleep(0.005)
-            if child.stdin is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    child.stdin.close()
+        await self._children.end(ranks)
 
     # --- Messages, and the lack of them ------------------------------------------------------------------------------
 
@@ -287,37 +264,32 @@ class Processes:
 
     async def _watch(self) -> None:
         last = pinged = time.monotonic()
-        ended = set[subprocess.Popen[bytes]]()
         while True:
             await asyncio.sleep(WATCH_EVERY)
             now = time.monotonic()
-            if now - last > HANGS_AFTER * self.config.collective_timeout / 2:
+            if now - last > self._patience / 2:
                 self._up = dict.fromkeys(self._up, now)  # it was us who slept: what ranks have told is still to be read
             last = now
             if now - pinged >= PING:
                 pinged = now
                 for info in self.infos[self.local_ranks :]:
                     self.send(info.rank, Ping())
-            for child in self._children.values():
-                child.poll()  # whoever said why it ends is waited for no more, and would stay in the process table
+            self._children.reap()  # whoever said why it ends is waited for no more, and would stay in the process table
             for info in self.infos:
                 if info.alive and not self._closing:
                     try:
-                        self._look(info.rank, now, ended)
+                        self._look(info.rank, now)
                     except Exception:  # nobody else looks after the other ranks
                         log.exception("the end of rank %d could not be handled", info.rank)
 
-    def _look(self, rank: int, now: float, ended: set["subprocess.Popen[bytes]"]) -> None:
+    def _look(self, rank: int, now: float) -> None:
         """See whether a rank lives."""
-        child, patience = self._children.get(rank), HANGS_AFTER * self.config.collective_timeout
-        if child is not None and child.poll() is not None:
-            if child in ended:
-                self._lost(rank, f"its process ended: {_exit(child.returncode)}")
-            ended.add(child)  # its last words may be in the socket: they are read until the next look
-        elif now - self._up.get(rank, now) > patience:
-            if child is not None:
-                child.kill()
-            self._lost(rank, f"it hung: nothing was heard of it for {patience:g} s")
+        how = self._children.ended(rank)
+        if how:
+            self._lost(rank, f"its process ended: {how}")
+        elif how is None and now - self._up.get(rank, now) > self._patience:
+            self._children.kill(rank)
+            self._lost(rank, f"it hung: nothing was heard of it for {self._patience:g} s")
 
     def _lost(self, rank: int, why: str) -> None:
         if self.infos[rank].alive and (rank in self._up or rank in self._children):
@@ -330,7 +302,3 @@ class Processes:
         info = self.infos[rank]
         if info.alive:
             info.alive, info.why = False, why
-
-
-def _exit(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -26,6 +26,7 @@ from onbeat_engine.fake import expected, tokenizer
 from onbeat_engine.messages import Output
 from onbeat_engine.outputs import RequestOutput
 from onbeat_engine.preparing import Preparer
+from onbeat_engine.process import HEARTBEAT
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_proofs.check_trace import check_trace
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
@@ -360,11 +361,25 @@ def test_a_failing_step_ends_the_rank_with_its_reason(capfd: pytest.CaptureFixtu
     run(work)
 
 
-def test_a_rank_that_hangs_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("timeout", [0.01, 0.8])
+def test_a_rank_that_hangs_is_killed(timeout: float, capfd: pytest.CaptureFixture[str]) -> None:
+    """However short the timeout: a rank on its own has no collectives, and is watched all the same."""
+
     async def work() -> None:
-        async with running(model="hang_at=5", collective_timeout=0.5) as engine:
+        async with running(model="hang_at=5", collective_timeout=timeout) as engine:
             output = await final(engine, [1])
             assert "hung" in (output.outputs[0].error or "")
+
+    run(work)
+
+
+def test_an_idle_rank_is_left_alone_however_short_the_timeout() -> None:
+    """It tells twice a second that it lives."""
+
+    async def work() -> None:
+        async with running(collective_timeout=0.15) as engine:
+            await asyncio.sleep(3 * HEARTBEAT)
+            assert (await final(engine, [1])).outputs[0].token_ids == expected([1], 12)
 
     run(work)
 

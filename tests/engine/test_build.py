@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.build import load_tokenizer
+from onbeat_engine.build import build, load_tokenizer
 from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import BadRequest, EngineDead, ModelError
 from onbeat_engine.llm import LLM
+from onbeat_engine.models.gguf_reader import Reader
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
-from tests.engine.models import tiny
+from tests.engine.models import tiny, tiny_gguf
 from tests.engine.text.tiny import backend
 
 PROMPTS = [[(7 * i + k) % 250 for k in range(3 + 9 * i)] for i in range(6)]
@@ -131,6 +132,22 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path: Path, capfd: pytest.Cap
 def test_a_folder_may_hold_a_tokenizer_alone(tmp_path: Path) -> None:
     backend().save(str(tmp_path / "tokenizer.json"))
     assert load_tokenizer(EngineConfig(model="no/such", tokenizer=str(tmp_path))).vocab_size == 264
+
+
+def test_a_rank_opens_a_gguf_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there are several, and it is to be seen first whether the model has experts that they share."""
+    path = tiny_gguf.write(tiny.llama(tmp_path), tmp_path / "m.gguf")
+    opened: list[Any] = []
+    begin = Reader.__init__
+
+    def counted(self: Reader, *args: Any) -> None:
+        opened.append(args)
+        begin(self, *args)
+
+    monkeypatch.setattr(Reader, "__init__", counted)
+    built = build(EngineConfig(model=str(path), data_parallel_size=2, **SMALL), 1)
+    assert built.num_blocks == 80
+    assert len(opened) == 1
 
 
 def test_a_tokenizer_may_be_larger_than_the_model(tmp_path: Path) -> None:

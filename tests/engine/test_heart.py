@@ -36,6 +36,22 @@ def test_beats(step: Callable[[float], None], most: float, beats: bool, monkeypa
     assert bool(told) == beats
 
 
+def test_who_waits_for_a_rank_that_works_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heart, "BEAT", 0.05)
+    monkeypatch.setattr(heart, "WORKS", 0.2)
+    told: list[float] = []
+    seen = [heart.NEVER]
+    one = Heart(lambda: told.append(time.monotonic()), 5.0, lambda: seen[0])
+    one.turn_begins()
+    time.sleep(0.4)
+    assert told == []
+    seen[0] = time.monotonic()
+    while not told:
+        time.sleep(0.01)
+    one.turn_ended()
+    one.stop()
+
+
 def test_processor_time_of_a_process() -> None:
     before = processor_seconds(os.getpid())
     compute(0.1)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy
 import torch
-from gguf import GGUFReader, GGUFValueType, dequantize
+from gguf import GGUFValueType, dequantize
 
 from onbeat_engine.errors import ModelError
 from onbeat_engine.models.config import ModelConfig
+from onbeat_engine.models.gguf_reader import Reader
 
 _WHOLE = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -43,7 +44,7 @@ class GgufFile:
             ModelError: it is damaged, a part of a split model, or holds a model that is not served.
         """
         try:
-            reader = GGUFReader(path)
+            reader = Reader(path)
             self._metadata = {
                 key: field.contents() for key, field in reader.fields.items() if field.types[0] != GGUFValueType.ARRAY
             }

@@ -1,6 +1,7 @@
 """From an engine's configuration to a model that can run."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -44,13 +45,26 @@ class Model:
         return self.decoder.device
 
 
+class Opened(NamedTuple):
+    """A model whose configuration has been read, and whose weights have not."""
+
+    source: Source
+    config: ModelConfig
+    weights: Weights
+
+
 def load_model(
-    config: EngineConfig, *, device: torch.device | str = "cpu", expert_range: tuple[int, int] | None = None
+    config: EngineConfig,
+    *,
+    device: torch.device | str = "cpu",
+    expert_range: tuple[int, int] | None = None,
+    opened: Opened | None = None,
 ) -> Model:
     """Find the model, read its configuration and its weights.
 
     Args:
         device: where the weights go.
+        opened: the model, if it is opened already.
         expert_range: of a MoE, load only the experts lo .. hi - 1; None: all.
 
     Raises:
@@ -58,8 +72,7 @@ def load_model(
         ConfigError: `max_model_len` is beyond what the model was made for.
     """
     device = torch.device(device)
-    source = find(config.model)
-    model, weights = open_weights(source)
+    source, model, weights = opened or open_model(config.model)
     length = config.max_model_len or model.max_position_embeddings
     if length > model.max_position_embeddings:
         raise ConfigError(f"max_model_len is {length}; {source.name} was made for {model.max_position_embeddings}")
@@ -82,6 +95,16 @@ def load_model(
         )
     decoder.pack()
     return Model(decoder.config, decoder, source, length)
+
+
+def open_model(model: str | None) -> Opened:
+    """Find a model (`find`), and open it.
+
+    Raises:
+        ModelError: there is none, it cannot be served, or a file is missing or damaged.
+    """
+    source = find(model)
+    return Opened(source, *open_weights(source))
 
 
 def open_weights(source: Source) -> tuple[ModelConfig, Weights]:

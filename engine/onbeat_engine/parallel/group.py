@@ -102,6 +102,11 @@ class Group:
             raise EngineDead(f"rank {place.rank} could not connect to the {place.size - 1} others: {error}") from error
         return cls(place.rank, transport, peers, timeout)
 
+    @property
+    def vouched(self) -> float:
+        """See `Exchange`."""
+        return self._transport.vouched
+
     def exchange(self, vote: Vote) -> Agreement:
         """Exchange votes with all ranks; the same answer on all.
 

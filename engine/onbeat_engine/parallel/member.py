@@ -5,21 +5,19 @@ from dataclasses import asdict
 from typing import Any
 
 from onbeat_engine.config import EngineConfig
-from onbeat_engine.models.load import Model, load_model, open_weights
-from onbeat_engine.models.source import find
+from onbeat_engine.models.config import ModelConfig
+from onbeat_engine.models.load import Model, Opened, load_model
 from onbeat_engine.parallel.experts import ExpertParallel, split_experts
 from onbeat_engine.parallel.group import Group
 from onbeat_engine.parallel.place import Place
 
 
-def shares_experts(config: EngineConfig) -> bool:
+def shares_experts(config: EngineConfig, model: ModelConfig) -> bool:
     """Whether the ranks of a deployment share collectives: there are several, and the model has experts."""
-    if config.data_parallel_size == 1:
-        return False
-    return config.moe_upcycle > 0 or open_weights(find(config.model))[0].num_experts > 0
+    return config.data_parallel_size > 1 and (config.moe_upcycle or model.num_experts) > 0
 
 
-def become_member(config: EngineConfig, rank: int, device: Any) -> tuple[Model, ExpertParallel, Group]:
+def become_member(config: EngineConfig, rank: int, device: Any, opened: Opened) -> tuple[Model, ExpertParallel, Group]:
     """Load a rank's part of the model, and meet the other ranks at `config.data_parallel_address`.
 
     Raises:
@@ -29,8 +27,8 @@ def become_member(config: EngineConfig, rank: int, device: Any) -> tuple[Model, 
     """
     size = config.data_parallel_size
     place = Place(rank, size, config.data_parallel_address, config.data_parallel_port)
-    held = split_experts(config.moe_upcycle or open_weights(find(config.model))[0].num_experts, size)
-    model = load_model(config, device=device, expert_range=(held[rank].start, held[rank].stop))
+    held = split_experts(config.moe_upcycle or opened.config.num_experts, size)
+    model = load_model(config, device=device, expert_range=(held[rank].start, held[rank].stop), opened=opened)
     assert model.decoder.experts is not None
     group = Group.join(
         place,

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from onbeat_engine.heart import LONGEST, WORKS, processor_seconds, waits_for_one_that_works
+from onbeat_engine.heart import LONGEST, NEVER, WORKS, processor_seconds
 
 _LARGEST = 1 << 14
 """Bytes of a message."""
@@ -41,6 +41,7 @@ class Memory:
         *,
         pids: Sequence[int] | None = None,
     ) -> None:
+        self.vouched = NEVER
         self._pids = pids
         self._rank = rank
         self._size = size
@@ -147,7 +148,7 @@ class Memory:
                 worked = self._worked(other) - before
                 if worked < max(2e-2, WORKS * half) or time.monotonic() >= last:  # no less than two ticks of the clock
                     raise TimeoutError("it has sent nothing")
-                waits_for_one_that_works()
+                self.vouched = time.monotonic()
         except OSError as error:
             raise OSError(f"rank {other}: {error}") from error
         if not said:

@@ -7,12 +7,19 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from onbeat_engine.heart import NEVER
+
 
 class Transport(Protocol):
     """Carries what ranks exchange.
 
     A call that fails, or takes longer than the timeout, raises RuntimeError or OSError.
     """
+
+    @property
+    def vouched(self) -> float:
+        """See `Exchange.vouched`."""
+        ...
 
     def words(self, mine: Sequence[int]) -> list[list[int]]:
         """Give each rank the same few integers; return those of all ranks, by rank."""
@@ -36,6 +43,8 @@ class Gloo:
 
     Everything is an all-to-all: on gloo it takes half of the time of a reduction or an all-gather.
     """
+
+    vouched = NEVER
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
@@ -65,6 +74,8 @@ class Gloo:
 
 class Nccl:
     """Tensors through NCCL, on the GPUs; words by `host`. The default process group is there already, or is made."""
+
+    vouched = NEVER
 
     def __init__(self, host: Transport, store: Any, rank: int, size: int, timeout: float) -> None:
         self.words = host.words

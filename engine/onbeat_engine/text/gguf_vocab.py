@@ -32,10 +32,10 @@ class _Metadata:
     """Values under `tokenizer.`."""
 
     def __init__(self, path: Path) -> None:
-        from gguf import GGUFReader  # noqa: PLC0415 - needed for GGUF files only
+        from onbeat_engine.models.gguf_reader import Reader  # noqa: PLC0415 - needed for GGUF files only
 
         try:
-            self._fields = GGUFReader(str(path)).fields
+            self._fields = Reader(path).fields
         except Exception as error:  # a damaged file makes the reader raise nearly anything
             raise ModelError(f"{path} cannot be read as GGUF: {error}") from None
         self._path = path

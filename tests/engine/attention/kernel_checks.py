@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks._attention import case, error
 from onbeat_engine.attention.triton import TritonAttention
 from onbeat_engine.attention.triton_decode import splits_for
 from onbeat_engine.config import EngineConfig
-from tests.engine.attention.cases import case, error
 from tests.engine.models import tiny
 from tests.engine.steps import drive, load_model, request, runner
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.attention.cases import Case, case, error
+from benchmarks._attention import Case, case, error
 
 MIXED = [(0, 1), (40, 1), (0, 21), (33, 18), (16, 1), (7, 2)]
 DECODES = [(130, 1), (5, 1), (64, 1)]

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks._attention import CPU, case, error
 from onbeat_engine.attention.sdpa import SdpaAttention, lay_out
-from tests.engine.attention.cases import CPU, case, error
 
 torch.set_num_threads(1)
 

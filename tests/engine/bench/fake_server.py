@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,10 @@ class Behaviour:
     """Until the first text."""
     gap: float = 0.01
     """Between two texts."""
+    heard: Callable[[], int] | None = None
+    """How many texts the client has noted: each but the first is written only a gap after those before it were."""
+    together: int = 0
+    """Nobody is answered before so many requests are there."""
     tokens_per_chunk: int = 1
     usage: bool = True
     fault: str = ""
@@ -33,6 +37,8 @@ class FakeServer:
     headers: list[dict[str, str]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     """When each request had been read: `time.perf_counter()`, the client's clock."""
+    written: list[float] = field(default_factory=list)
+    """When each text was written, by the same clock."""
     most: int = 0
     """Requests that were under way at once."""
     url: str = ""
@@ -101,9 +107,13 @@ class FakeServer:
         if chat:
             yield json.dumps({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
         await asyncio.sleep(how.first if fault != "hang" else 60)
+        while len(self.requests) < how.together:
+            await asyncio.sleep(0.001)
         sent = 0
         while sent < tokens:
             if sent:
+                while how.heard is not None and how.heard() < sent:
+                    await asyncio.sleep(0.001)
                 await asyncio.sleep(how.gap)
             if sent and fault == "cut":
                 return
@@ -117,6 +127,7 @@ class FakeServer:
             text = "" if fault == "silent" else " tok"
             end = ("abort" if fault == "abort" else "length") if sent >= tokens else None
             choice = {"delta": {"content": text}} if chat else {"text": text}
+            self.written.append(time.perf_counter())
             yield json.dumps({"choices": [{"index": 0, "finish_reason": end, **choice}]})
         if how.usage:
             words = len(asked["prompt"]) if isinstance(asked.get("prompt"), list) else 7

@@ -24,26 +24,24 @@ from onbeat_engine.exchange import Alone
 from onbeat_engine.fake import expected, tokenizer
 from onbeat_engine.outputs import RequestOutput
 from onbeat_engine.parallel.place import free_port
+from onbeat_engine.processes import LEAST_PATIENCE
 from onbeat_engine.sampling_params import SamplingParams
 from onbeat_proofs.check_trace import check_trace
 from tests.engine.models import tiny
+from tests.engine.parallel.serving import CONFIG as ALONE
 from tests.engine.parallel.serving import PROMPTS as LONG
 from tests.engine.parallel.serving import alone
 
 LENGTH = 12
 PROMPTS = {id: [token % 256 for token in prompt] for id, prompt in LONG.items()}
-CONFIG = EngineConfig(
-    dtype="float32",
-    device="cpu",
-    block_size=4,
+CONFIG = replace(
+    ALONE,
     num_gpu_blocks_override=60,
     max_model_len=120,
-    max_num_batched_tokens=32,
     max_num_seqs=8,
     data_parallel_size=2,
     dp_sync_interval=4,
     prefill_schedule_interval=2,
-    on_violation="stop",
     collective_timeout=3.0,
 )
 
@@ -108,7 +106,7 @@ def test_the_end_of_a_group_at_work_is_quiet(
         asked = [asyncio.ensure_future(ask(engine, id, prompt, 90)) for id, prompt in PROMPTS.items()]
         while min(each.generation_tokens for each in engine.stats()) == 0:
             await asyncio.sleep(0.01)
-        children, stop = dict(engine._processes._children), engine._processes.stop
+        children, stop = dict(engine._processes._children.processes), engine._processes.stop
 
         together: list[bool] = []
 
@@ -208,7 +206,7 @@ def test_a_rank_whose_step_takes_long_ends_nobody() -> None:
     """Neither it, nor those who wait for it: more than twice as long as a rank may be silent."""
 
     async def work() -> list[RequestOutput]:
-        config = EngineConfig(model="rank=1,busy_at=9,busy=2", data_parallel_size=2, collective_timeout=0.4)
+        config = EngineConfig(model="rank=1,busy_at=9,busy=3.1", data_parallel_size=2, collective_timeout=0.4)
         engine = await AsyncLLM.from_config(config, build="tests.engine.parallel.faked:build", tokenizer=tokenizer())
         try:
             return await asyncio.gather(*(ask(engine, f"r{i}", [i], 20) for i in range(4)))
@@ -218,7 +216,7 @@ def test_a_rank_whose_step_takes_long_ends_nobody() -> None:
     began = time.monotonic()
     outputs = running(work())
     assert [list(output.outputs[0].token_ids) for output in outputs] == [expected([i], 20) for i in range(4)]
-    assert time.monotonic() - began > 2
+    assert time.monotonic() - began > 2 * LEAST_PATIENCE
 
 
 def test_a_rank_that_hangs_ends_its_group(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +237,7 @@ def test_a_rank_that_hangs_ends_its_group(folder: Path, capfd: pytest.CaptureFix
                 await engine.check_health()
             return outputs
         finally:
-            await engine.shutdown(timeout=1.0)
+            await engine.shutdown(timeout=0.1)
             assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
     ends = [output.outputs[0] for output in running(work())]

@@ -1,4 +1,4 @@
-"""Batches of random KV, and the attention over them in float64, one token after the other."""
+"""Batches of random KV, and the attention over them in float64, one token after the other; tests use them too."""
 
 from dataclasses import dataclass
 from typing import Any
