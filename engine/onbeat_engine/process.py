@@ -265,6 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
     if address is None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # likewise: service managers send it to a whole group of processes
         spec = _told()
         if spec is None:
             return 1
