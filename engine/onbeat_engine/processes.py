@@ -30,6 +30,8 @@ WATCH_EVERY = 0.1
 """Seconds between two looks at the processes."""
 HANGS_AFTER = 2.0
 """A rank that has told nothing for so many times `collective_timeout` hangs, and is killed; see `heart`."""
+LEAST_PATIENCE = 2.0
+"""Seconds that it may be silent at least: one that has nothing to do tells so about once a second."""
 LONGEST_FOLDER = 70
 """The path of a socket has at most 107 characters."""
 
@@ -82,6 +84,8 @@ class Processes:
                 f"{self.local_ranks} of {config.data_parallel_size} ranks are started here, and there is no address "
                 "that the others could connect to"
             )
+        self._patience = max(HANGS_AFTER * config.collective_timeout, LEAST_PATIENCE)
+        """Seconds that a rank may be silent."""
         self.infos = [RankInfo(rank) for rank in range(config.data_parallel_size)]
         self._received = received
         self._died = died
@@ -291,7 +295,7 @@ class Processes:
         while True:
             await asyncio.sleep(WATCH_EVERY)
             now = time.monotonic()
-            if now - last > HANGS_AFTER * self.config.collective_timeout / 2:
+            if now - last > self._patience / 2:
                 self._up = dict.fromkeys(self._up, now)  # it was us who slept: what ranks have told is still to be read
             last = now
             if now - pinged >= PING:
@@ -309,7 +313,7 @@ class Processes:
 
     def _look(self, rank: int, now: float, ended: set["subprocess.Popen[bytes]"]) -> None:
         """See whether a rank lives."""
-        child, patience = self._children.get(rank), HANGS_AFTER * self.config.collective_timeout
+        child, patience = self._children.get(rank), self._patience
         if child is not None and child.poll() is not None:
             if child in ended:
                 self._lost(rank, f"its process ended: {_exit(child.returncode)}")

@@ -369,6 +369,15 @@ def test_a_rank_that_hangs_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
     run(work)
 
 
+def test_a_rank_that_has_nothing_to_do_does_not_hang_however_short_the_timeout() -> None:
+    async def work() -> None:
+        async with running(data_parallel_size=2, collective_timeout=0.2) as engine:
+            await asyncio.sleep(2.5)
+            assert [rank.alive for rank in engine.ranks] == [True, True]
+
+    run(work)
+
+
 def test_a_rank_whose_step_takes_long_is_left_alone() -> None:
     """A step may take longer than a rank may be silent, if it works."""
 
