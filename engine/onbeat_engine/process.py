@@ -62,7 +62,13 @@ ToRankMessage = LogEntry | Abort | ResetPrefixCache | Compile | Ping | Shutdown
 FromRankMessage = Hello | Ready | Outputs | Alive | Answer | Ended
 
 
-class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
+class Unwanted(msgspec.Struct, frozen=True, tag=True):
+    """What a process is told that is no rank of this deployment, or not one that is started elsewhere."""
+
+    why: str
+
+
+class RankSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the process of a rank is told."""
 
     config: EngineConfig
@@ -100,6 +106,9 @@ class Channel:
     Args:
         address: where that listens.
         name: by which it knows this channel; None: any.
+
+    Raises:
+        ConfigError: nobody can listen there.
     """
 
     def __init__(self, address: str, name: bytes | None) -> None:
@@ -111,7 +120,11 @@ class Channel:
             self._socket.setsockopt(zmq.IDENTITY, name)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # nothing may be lost, and nobody blocked
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.connect(address)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise ConfigError(f"cannot connect to the front end: {error}; give tcp://host:port") from None
         self._encoder, self._encoder_beside = msgspec.msgpack.Encoder(), msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToRankMessage)
         self._told = self.heard = time.monotonic()
@@ -120,12 +133,15 @@ class Channel:
         """Ask the front end, which may come later, what this rank is to do.
 
         Raises:
-            EngineDead: there is none.
+            EngineDead: there is none. ConfigError: it does not want this rank.
         """
         self.send(Hello(rank=rank))
         if not self._socket.poll(ANSWER * 1000):
             raise EngineDead(f"no front end has answered rank {rank} within {ANSWER} s")
-        return msgspec.json.decode(self._socket.recv(), type=RankSpec)
+        answer = msgspec.json.decode(self._socket.recv(), type=RankSpec | Unwanted)
+        if isinstance(answer, Unwanted):
+            raise ConfigError(answer.why)
+        return answer
 
     def send(self, message: FromRank) -> None:
         """Send a message to the front end."""
@@ -265,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
     if address is None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # likewise: service managers send it to a whole group of processes
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # likewise: service managers send it to all processes
         spec = _told()
         if spec is None:
             return 1
@@ -274,13 +290,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not os.environ.get("RANK", "").isdecimal():
         parser.error("the environment variable RANK must be the number of this rank; torchrun sets it")
     rank = int(os.environ["RANK"])
-    asking = Channel(address, None)
     try:
-        spec = asking.ask(rank)
+        asking = Channel(address, None)
+        try:
+            spec = asking.ask(rank)
+        finally:
+            asking.close()
     except OnbeatError as error:
         parser.error(str(error))
-    finally:
-        asking.close()
     return serve(spec, Channel(address, identity(rank, spec.epoch)), child=False)
 
 

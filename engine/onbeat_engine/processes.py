@@ -21,7 +21,7 @@ from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import Alive, Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
 from onbeat_engine.parallel.place import free_port
-from onbeat_engine.process import PING, FromRankMessage, RankSpec, identity
+from onbeat_engine.process import PING, FromRankMessage, RankSpec, Unwanted, identity
 from onbeat_spec.errors import ConfigError
 
 log = logging.getLogger("onbeat.processes")
@@ -182,6 +182,8 @@ class Processes:
             elif rank in self._callers:
                 self._put(self._callers.pop(rank), self._spec(rank))
         self._awaited.update(ranks)
+        if elsewhere := [rank for rank in ranks if rank >= self.local_ranks]:
+            log.info("waiting for ranks %s, started elsewhere with --connect %s", elsewhere, self.listen)
         try:
             while not all(rank in self._ready for rank in ranks):
                 for rank in ranks:
@@ -265,14 +267,10 @@ class Processes:
 
     def _take(self, sender: bytes, message: FromRankMessage) -> None:
         rank = message.rank
-        if not 0 <= rank < len(self.infos):
-            return
         if isinstance(message, Hello):
-            if rank in self._awaited:
-                self._put(sender, self._spec(rank))
-            elif rank >= self.local_ranks:
-                self._callers[rank] = sender
-                self._lost(rank, "another process has come in its place")
+            self._greeted(rank, sender)
+            return
+        if not 0 <= rank < len(self.infos):
             return
         if isinstance(message, Alive):
             if message.epoch == self.infos[rank].epoch and rank in self._up:
@@ -288,6 +286,19 @@ class Processes:
         if rank in self._up:
             self._up[rank] = time.monotonic()
             self._received(message)
+
+    def _greeted(self, rank: int, sender: bytes) -> None:
+        """A process that was started elsewhere asks what it is to do."""
+        if not self.local_ranks <= rank < len(self.infos):
+            here = f", of which 0 to {self.local_ranks - 1} are started by the front end" if self.local_ranks else ""
+            why = f"RANK is {rank}; there are {len(self.infos)} ranks, from 0 on{here}"
+            log.warning("a process asked to be a rank: %s", why)
+            self._put(sender, msgspec.json.encode(Unwanted(why)))
+        elif rank in self._awaited:
+            self._put(sender, self._spec(rank))
+        else:
+            self._callers[rank] = sender
+            self._lost(rank, "another process has come in its place")
 
     async def _watch(self) -> None:
         last = pinged = time.monotonic()

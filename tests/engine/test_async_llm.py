@@ -458,6 +458,34 @@ def test_a_rank_may_be_started_elsewhere() -> None:
     run(work)
 
 
+def test_a_process_that_is_no_rank_is_told_so(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        address = f"tcp://127.0.0.1:{free_port()}"
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-m", "onbeat_engine.process", "--connect"]
+        starting = asyncio.ensure_future(
+            AsyncLLM.from_config(
+                EngineConfig(data_parallel_size=2), build=FAKE, tokenizer=tokenizer(), listen=address, local_ranks=1
+            )
+        )
+        for rank, to, why in (
+            ("2", address, "RANK is 2; there are 2 ranks, from 0 on, of which 0 to 0 are started by the front end"),
+            ("0", address, "RANK is 0; there are 2 ranks"),
+            ("1", "elsewhere", "cannot connect to the front end: Invalid argument (addr='elsewhere')"),
+        ):
+            environment = {**os.environ, "PYTHONPATH": path, "RANK": rank}
+            ran = await asyncio.to_thread(
+                subprocess.run, [*command, to], env=environment, capture_output=True, text=True, timeout=20, check=False
+            )
+            assert ran.returncode == 2
+            assert f"error: {why}" in ran.stderr
+            assert "Traceback" not in ran.stderr
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+    run(work)
+
+
 def test_an_address_that_is_taken_is_one_line() -> None:
     async def work() -> None:
         with socket.socket() as taken:

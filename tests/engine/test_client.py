@@ -260,7 +260,12 @@ def test_calls_to_a_dead_engine_do_nothing(call: Callable[[Client], None]) -> No
 
 @pytest.mark.parametrize(
     "call",
-    [lambda c: c.pause("keep"), lambda c: c.sleep(), lambda c: c.reset_prefix_cache(None), lambda c: c.compile({}, None)],
+    [
+        lambda c: c.pause("keep"),
+        lambda c: c.sleep(),
+        lambda c: c.reset_prefix_cache(None),
+        lambda c: c.compile(None, None),
+    ],
 )
 def test_calls_to_an_engine_that_is_started_again_come_too_early(call: Callable[[Client], None]) -> None:
     """Whoever is told that it failed must not find it paused later."""

@@ -79,9 +79,9 @@ def test_a_signal_lets_what_runs_finish(server: tuple[subprocess.Popen[str], str
     client = threading.Thread(target=lambda: answers.append(ask(url, max_tokens=300, stream=True)))
     client.start()
     assert until(lambda: httpx.get(f"{url}/ready").json()["ranks"][0]["running"] == 1)
-    ranks = psutil.Process(process.pid).children()
-    for each in (*ranks, process):  # as service managers do, that end a whole group of processes
-        each.send_signal(signal.SIGTERM)
+    for rank in psutil.Process(process.pid).children():  # as service managers do: all processes get it
+        rank.terminate()
+    process.send_signal(signal.SIGTERM)
     assert until(lambda: ask(url).status_code == 503)
     client.join(60)
     *chunks, done = events(answers[0].text)
