@@ -75,6 +75,8 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rank: int
     epoch: int = 0
     """How often this rank was started again."""
+    group: str = ""
+    """Names this start of its group; for the trace."""
     address: str
     """Where the front end listens, as ZeroMQ writes it; empty: where the rank has asked."""
     build: str
@@ -212,7 +214,7 @@ def _built(spec: RankSpec, channel: Channel) -> tuple[EngineCore | None, bool]:
     """Build the rank; return it, or None if that failed, and whether its steps run on the CPU."""
     try:
         built = resolve(spec.build)(spec.config, spec.rank)
-        core = EngineCore(spec.config, built, rank=spec.rank, epoch=spec.epoch)
+        core = EngineCore(spec.config, built, rank=spec.rank, epoch=spec.epoch, group=spec.group)
     except OnbeatError as error:
         channel.send(Ended(rank=spec.rank, why=str(error)))
         return None, False

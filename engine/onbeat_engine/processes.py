@@ -91,6 +91,7 @@ class Processes:
         self._died = died
         self._started = config
         """The configuration that ranks are given: with the port where they meet."""
+        self._name = os.urandom(4).hex()
         self._folder = ""
         self._address = ""
         self._context: zmq.asyncio.Context | None = None
@@ -217,7 +218,14 @@ class Processes:
     def _spec(self, rank: int) -> bytes:
         address = self._address if rank < self.local_ranks else ""
         epoch = self.infos[rank].epoch
-        spec = RankSpec(config=self._started, rank=rank, epoch=epoch, address=address, build=self.build)
+        spec = RankSpec(
+            config=self._started,
+            rank=rank,
+            epoch=epoch,
+            group=f"{self._name}.{epoch}",  # all ranks of a group are started again together
+            address=address,
+            build=self.build,
+        )
         return msgspec.json.encode(spec)
 
     def _spawn(self, info: RankInfo) -> None:
