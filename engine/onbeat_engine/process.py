@@ -76,16 +76,20 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     epoch: int = 0
     """How often this rank was started again."""
     group: str = ""
-    """Names this start of its group; for the trace."""
+    """Names the deployment and this start in it: of a group, the same on all its ranks."""
     address: str
     """Where the front end listens, as ZeroMQ writes it; empty: where the rank has asked."""
     build: str
     """`module:function`, see `onbeat_engine.core.Build`."""
 
 
-def identity(rank: int, epoch: int) -> bytes:
-    """Return the name of a rank's channel: what was sent to one that died never reaches its successor."""
-    return b"%d.%d" % (rank, epoch)
+def identity(rank: int, group: str) -> bytes:
+    """Return the name of a rank's channel.
+
+    What is sent to one that died never reaches its successor, and a front end that comes after another one does not
+    speak to the ranks of that: they have to miss it.
+    """
+    return f"{rank}.{group}".encode()
 
 
 def resolve(name: str) -> Build:
@@ -247,7 +251,9 @@ def _loop(core: EngineCore, channel: Channel, child: bool, heart: Heart | None) 
             else:
                 core.read(message)
         if not child and time.monotonic() - channel.heard > ALONE:
+            log.error("rank %d ends: the front end is gone", core.rank)
             core.shut_down("the front end is gone")
+            core.failed = True  # whoever started it may want to start it again
         busy = core.turn()
         for each in core.take(idle=not busy):
             channel.send(each)
@@ -288,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if spec is None:
             return 1
         _end_with_parent(spec.address)
-        return serve(spec, Channel(spec.address, identity(spec.rank, spec.epoch)))
+        return serve(spec, Channel(spec.address, identity(spec.rank, spec.group)))
     if not os.environ.get("RANK", "").isdecimal():
         parser.error("the environment variable RANK must be the number of this rank; torchrun sets it")
     rank = int(os.environ["RANK"])
@@ -300,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asking.close()
     except OnbeatError as error:
         parser.error(str(error))
-    return serve(spec, Channel(address, identity(rank, spec.epoch)), child=False)
+    return serve(spec, Channel(address, identity(rank, spec.group)), child=False)
 
 
 def _told() -> RankSpec | None:

@@ -150,7 +150,7 @@ class Processes:
     def send(self, rank: int, message: ToRank) -> None:
         """Send a message to a rank; messages to one rank keep their order."""
         if self._socket is not None:
-            self._put(identity(rank, self.infos[rank].epoch), self._encoder.encode(message))
+            self._put(identity(rank, self._group(rank)), self._encoder.encode(message))
 
     async def stop(self, timeout: float) -> None:
         """End all ranks: ask, and after `timeout` seconds kill. Nothing of them is left."""
@@ -222,11 +222,14 @@ class Processes:
             config=self._started,
             rank=rank,
             epoch=epoch,
-            group=f"{self._name}.{epoch}",  # all ranks of a group are started again together
+            group=self._group(rank),
             address=address,
             build=self.build,
         )
         return msgspec.json.encode(spec)
+
+    def _group(self, rank: int) -> str:
+        return f"{self._name}.{self.infos[rank].epoch}"  # all ranks of a group are started again together
 
     def _spawn(self, info: RankInfo) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
@@ -284,7 +287,7 @@ class Processes:
             if message.epoch == self.infos[rank].epoch and rank in self._up:
                 self._up[rank] = time.monotonic()
             return
-        if sender != identity(rank, self.infos[rank].epoch):  # of one that has been started again since
+        if sender != identity(rank, self._group(rank)):  # of one that was started before
             return
         if isinstance(message, Ready):
             self._ready[rank] = message

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -454,6 +455,56 @@ def test_a_rank_may_be_started_elsewhere() -> None:
             await asyncio.sleep(1.2)  # so that a ping is sent
             await engine.shutdown()
             assert await asyncio.to_thread(remote.wait, 5) == 0
+
+    run(work)
+
+
+IMPATIENT = """
+import sys
+from onbeat_engine import process
+process.ALONE = 3.0
+sys.exit(process.main(sys.argv[1:]))
+"""
+
+
+def test_a_front_end_does_not_keep_the_ranks_of_the_one_before() -> None:
+    """It comes at the same address. They miss the old one, end with 1, and are started again by what started them."""
+
+    async def start(address: str) -> AsyncLLM:
+        config = EngineConfig(data_parallel_size=2)
+        return await AsyncLLM.from_config(config, build=FAKE, tokenizer=tokenizer(), listen=address, local_ranks=1)
+
+    def rank(address: str) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-c", IMPATIENT, "--connect", address]
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, "RANK": "1"})
+
+    async def crash(engine: AsyncLLM) -> None:
+        processes = engine._processes
+        for task in processes._tasks:
+            task.cancel()
+        await asyncio.gather(*processes._tasks, return_exceptions=True)
+        await processes._end([0])
+        assert processes._socket is not None
+        assert processes._context is not None
+        processes._socket.close(linger=0)
+        processes._context.term()
+        shutil.rmtree(processes._folder)
+
+    async def work() -> None:
+        address = f"tcp://127.0.0.1:{free_port()}"
+        with rank(address) as old:
+            await crash(await start(address))
+            with rank(address) as new:
+                engine = await start(address)
+                try:
+                    assert engine.ranks[1].pid == new.pid
+                    assert await asyncio.to_thread(old.wait, 15) == 1
+                    outputs = await asyncio.gather(*(final(engine, [i]) for i in range(4)))
+                    assert [each.outputs[0].token_ids for each in outputs] == [expected([i], 12) for i in range(4)]
+                finally:
+                    await engine.shutdown()
+                    old.kill()
 
     run(work)
 
