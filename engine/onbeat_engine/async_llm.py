@@ -167,6 +167,7 @@ class AsyncLLM:
 
         Raises:
             BadRequest: the schema is none, or structured output is not installed. EngineDead: no rank lives.
+            TryLater: all are being started again.
         """
         key = self._preparer.key_of(structured)
         if key in self._compiled:
@@ -216,6 +217,7 @@ class AsyncLLM:
 
         Raises:
             ProtocolMisuse: it sleeps and should wait, or it was resumed meanwhile. EngineDead: no rank lives.
+            TryLater: all are being started again.
         """
         self._client.pause(mode)
         await self._complete(self._client.when_stopped)
@@ -235,11 +237,11 @@ class AsyncLLM:
         """Pause, unless it is paused, and give the KV cache's memory up; returns when all ranks have. Idempotent.
 
         Raises:
-            ProtocolMisuse, EngineDead: as `pause_generation`.
+            ProtocolMisuse, EngineDead, TryLater: as `pause_generation`.
         """
         if not self.is_paused:
-            self._slept = True
             self._client.pause(mode)
+            self._slept = True
         self._client.sleep()
         await self._complete(self._client.when_stopped)
 
@@ -264,7 +266,7 @@ class AsyncLLM:
         """Forget all cached blocks; what runs is computed again.
 
         Raises:
-            EngineDead: no rank lives.
+            EngineDead: no rank lives. TryLater: all are being started again.
         """
         await self._complete(self._client.reset_prefix_cache)
         return True

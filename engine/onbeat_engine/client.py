@@ -111,8 +111,7 @@ class Client:
         Raises:
             TryLater: none is taken now. EngineDead: nor will be. Nothing of it is kept.
         """
-        if self.dead and self.recovering:
-            raise TryLater(f"the engine is being started again ({self.dead}); send the request again later")
+        self._not_meanwhile()
         if self.dead:
             raise EngineDead(self.dead)
         if self.closed:
@@ -130,6 +129,10 @@ class Client:
         self.fleet = fleet
         self.requests[request.id] = Open(rank, deliver)
         self._publish(group, front, sent, request)
+
+    def _not_meanwhile(self) -> None:
+        if self.dead and self.recovering:
+            raise TryLater(f"the engine is being started again ({self.dead}); send the request again later")
 
     def _hold(self, group: int, request: NewRequest, deliver: Deliver) -> None:
         try:
@@ -170,7 +173,9 @@ class Client:
 
         Raises:
             ProtocolMisuse: it sleeps, and the requests that it keeps are to be finished.
+            TryLater: all ranks are being started again. Nothing changes.
         """
+        self._not_meanwhile()
         for group in self._living():
             front, sent = protocol.pause(self.fronts[group], mode)
             self._publish(group, front._replace(holds=mode == "keep"), sent)
@@ -196,8 +201,9 @@ class Client:
         """Let all ranks give their memory up, once they have stopped.
 
         Raises:
-            ProtocolMisuse: they are not paused.
+            ProtocolMisuse: they are not paused. TryLater: all are being started again. Nothing changes.
         """
+        self._not_meanwhile()
         for group in self._living():
             self._publish(group, *protocol.sleep(self.fronts[group]))
         self.sleeping = self.sleeping or self.paused is not None
@@ -230,7 +236,11 @@ class Client:
         self._settle()
 
     def reset_prefix_cache(self, done: Done) -> None:
-        """Let every rank forget its cached blocks; call `done` when all have."""
+        """Let every rank forget its cached blocks; call `done` when all have.
+
+        Raises:
+            TryLater: all ranks are being started again; likewise the next.
+        """
         self._call(lambda call: ResetPrefixCache(call=call), done)
 
     def compile(self, structured: StructuredOutput, done: Done) -> None:
@@ -238,6 +248,7 @@ class Client:
         self._call(lambda call: Compile(call=call, structured=structured), done)
 
     def _call(self, message: Callable[[int], ToRank], done: Done) -> None:
+        self._not_meanwhile()
         ranks = sorted(self._group_of.keys() - self.gone.keys())
         call = self._waits.call(ranks, done)
         for rank in ranks:

@@ -135,6 +135,8 @@ def command(
         client_timeout=client_timeout,
         log_level=log_level,
     )
+    if not 0 <= rpc_port < 1 << 16:
+        raise ConfigError(f"data_parallel_rpc_port is {rpc_port}; it must be 0 to 65535")
     if local is not None and not 0 <= local <= engine_config.data_parallel_size:
         raise ConfigError(f"data_parallel_size_local is {local}; there are {engine_config.data_parallel_size} ranks")
     if (local is not None and local < engine_config.data_parallel_size) and not rpc_port:

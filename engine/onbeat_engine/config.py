@@ -14,6 +14,8 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 OnViolation = Literal["log", "stop"]
 
 DEFAULT_MAX_BATCHED_TOKENS = 2048
+LONGEST_TIMEOUT = 86400
+"""A day, in seconds: what is longer is meant to be never, which sockets and clocks do not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,8 @@ class EngineConfig:
             self._require(self.moe_top_k <= self.moe_upcycle, "moe_top_k", f"at most moe_upcycle = {self.moe_upcycle}")
         self._require(0 < self.gpu_memory_utilization <= 1, "gpu_memory_utilization", "above 0 and at most 1")
         self._require(0 <= self.data_parallel_port < 1 << 16, "data_parallel_port", "0 to 65535")
-        self._require(self.collective_timeout > 0, "collective_timeout", "above 0")
+        in_time = 0 < self.collective_timeout <= LONGEST_TIMEOUT
+        self._require(in_time, "collective_timeout", f"above 0 and at most {LONGEST_TIMEOUT}")
         for name in ("max_model_len", "num_gpu_blocks_override"):
             value = getattr(self, name)
             self._require(value is None or value >= 1, name, "at least 1")

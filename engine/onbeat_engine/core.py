@@ -104,9 +104,10 @@ class EngineCore:
         built: this rank's parts.
         rank: its number in the deployment.
         epoch: how often it was started again.
+        group: names the start of its group, for the trace.
     """
 
-    def __init__(self, config: EngineConfig, built: Built, *, rank: int = 0, epoch: int = 0) -> None:
+    def __init__(self, config: EngineConfig, built: Built, *, rank: int = 0, epoch: int = 0, group: str = "") -> None:
         self.rank = rank
         self.config = config
         self.executor = built.executor
@@ -119,6 +120,7 @@ class EngineCore:
             ),
             trace=trace_options(config),
             trace_rank=rank,
+            trace_group=group,
         )
         self.monitor = RankMonitor(self.scheduler, rank, config.on_violation) if config.monitor else None
         self.reporter = Reporter(

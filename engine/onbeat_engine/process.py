@@ -63,22 +63,34 @@ ToRankMessage = LogEntry | Abort | ResetPrefixCache | Compile | Ping | Shutdown
 FromRankMessage = Hello | Ready | Outputs | Alive | Answer | Ended
 
 
-class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
+class Unwanted(msgspec.Struct, frozen=True, tag=True):
+    """What a process is told that is no rank of this deployment, or not one that is started elsewhere."""
+
+    why: str
+
+
+class RankSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the process of a rank is told."""
 
     config: EngineConfig
     rank: int
     epoch: int = 0
     """How often this rank was started again."""
+    group: str = ""
+    """Names the deployment and this start in it: of a group, the same on all its ranks."""
     address: str
     """Where the front end listens, as ZeroMQ writes it; empty: where the rank has asked."""
     build: str
     """`module:function`, see `onbeat_engine.core.Build`."""
 
 
-def identity(rank: int, epoch: int) -> bytes:
-    """Return the name of a rank's channel: what was sent to one that died never reaches its successor."""
-    return b"%d.%d" % (rank, epoch)
+def identity(rank: int, group: str) -> bytes:
+    """Return the name of a rank's channel.
+
+    What is sent to one that died never reaches its successor, and a front end that comes after another one does not
+    speak to the ranks of that: they have to miss it.
+    """
+    return f"{rank}.{group}".encode()
 
 
 def resolve(name: str) -> Build:
@@ -101,6 +113,9 @@ class Channel:
     Args:
         address: where that listens.
         name: by which it knows this channel; None: any.
+
+    Raises:
+        ConfigError: nobody can listen there.
     """
 
     def __init__(self, address: str, name: bytes | None) -> None:
@@ -112,7 +127,11 @@ class Channel:
             self._socket.setsockopt(zmq.IDENTITY, name)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # nothing may be lost, and nobody blocked
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.connect(address)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise ConfigError(f"cannot connect to the front end: {error}; give tcp://host:port") from None
         self._encoder, self._encoder_beside = msgspec.msgpack.Encoder(), msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToRankMessage)
         self._told = self.heard = time.monotonic()
@@ -121,12 +140,15 @@ class Channel:
         """Ask the front end, which may come later, what this rank is to do.
 
         Raises:
-            EngineDead: there is none.
+            EngineDead: there is none. ConfigError: it does not want this rank.
         """
         self.send(Hello(rank=rank))
         if not self._socket.poll(ANSWER * 1000):
             raise EngineDead(f"no front end has answered rank {rank} within {ANSWER} s")
-        return msgspec.json.decode(self._socket.recv(), type=RankSpec)
+        answer = msgspec.json.decode(self._socket.recv(), type=RankSpec | Unwanted)
+        if isinstance(answer, Unwanted):
+            raise ConfigError(answer.why)
+        return answer
 
     def send(self, message: FromRank) -> None:
         """Send a message to the front end."""
@@ -198,7 +220,7 @@ def _built(spec: RankSpec, channel: Channel) -> tuple[EngineCore | None, bool]:
     """Build the rank; return it, or None if that failed, and whether its steps run on the CPU."""
     try:
         built = resolve(spec.build)(spec.config, spec.rank)
-        core = EngineCore(spec.config, built, rank=spec.rank, epoch=spec.epoch)
+        core = EngineCore(spec.config, built, rank=spec.rank, epoch=spec.epoch, group=spec.group)
     except OnbeatError as error:
         channel.send(Ended(rank=spec.rank, why=str(error)))
         return None, False
@@ -231,7 +253,9 @@ def _loop(core: EngineCore, channel: Channel, child: bool, heart: Heart | None) 
             else:
                 core.read(message)
         if not child and time.monotonic() - channel.heard > ALONE:
+            log.error("rank %d ends: the front end is gone", core.rank)
             core.shut_down("the front end is gone")
+            core.failed = True  # whoever started it may want to start it again
         busy = core.turn()
         for each in core.take(idle=not busy):
             channel.send(each)
@@ -267,22 +291,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
     if address is None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # likewise: service managers send it to all processes
         spec = _told()
         if spec is None:
             return 1
         _end_with_parent(spec.address)
-        return serve(spec, Channel(spec.address, identity(spec.rank, spec.epoch)))
+        return serve(spec, Channel(spec.address, identity(spec.rank, spec.group)))
     if not os.environ.get("RANK", "").isdecimal():
         parser.error("the environment variable RANK must be the number of this rank; torchrun sets it")
     rank = int(os.environ["RANK"])
-    asking = Channel(address, None)
     try:
-        spec = asking.ask(rank)
+        asking = Channel(address, None)
+        try:
+            spec = asking.ask(rank)
+        finally:
+            asking.close()
     except OnbeatError as error:
         parser.error(str(error))
-    finally:
-        asking.close()
-    return serve(spec, Channel(address, identity(rank, spec.epoch)), child=False)
+    return serve(spec, Channel(address, identity(rank, spec.group)), child=False)
 
 
 def _told() -> RankSpec | None:

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -18,7 +19,7 @@ from onbeat_engine.config import EngineConfig
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.messages import Alive, Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
 from onbeat_engine.parallel.place import free_port
-from onbeat_engine.process import HEARTBEAT, PING, FromRankMessage, RankSpec, identity
+from onbeat_engine.process import HEARTBEAT, PING, FromRankMessage, RankSpec, Unwanted, identity
 from onbeat_spec.errors import ConfigError
 
 log = logging.getLogger("onbeat.processes")
@@ -27,7 +28,7 @@ WATCH_EVERY = 0.1
 """Seconds between two looks at the processes."""
 HANGS_AFTER = 2.0
 """A rank that has told nothing for so many times `collective_timeout` hangs, and is killed; see `heart`."""
-LEAST_PATIENCE = 3 * HEARTBEAT
+LEAST_PATIENCE = 4 * HEARTBEAT
 """Seconds that a rank may be silent at least: one that is idle, or works, may take two heartbeats to be heard."""
 LONGEST_FOLDER = 70
 """The path of a socket has at most 107 characters."""
@@ -81,11 +82,14 @@ class Processes:
                 f"{self.local_ranks} of {config.data_parallel_size} ranks are started here, and there is no address "
                 "that the others could connect to"
             )
+        self._patience = max(HANGS_AFTER * config.collective_timeout, LEAST_PATIENCE)
+        """Seconds that a rank may be silent."""
         self.infos = [RankInfo(rank) for rank in range(config.data_parallel_size)]
         self._received = received
         self._died = died
         self._started = config
         """The configuration that ranks are given: with the port where they meet."""
+        self._name = os.urandom(4).hex()
         self._folder = ""
         self._address = ""
         self._context: zmq.asyncio.Context | None = None
@@ -99,7 +103,6 @@ class Processes:
         self._callers: dict[int, bytes] = {}
         """Ranks started elsewhere that ask for their configuration: where the answer goes."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._patience = max(HANGS_AFTER * config.collective_timeout, LEAST_PATIENCE)
         self._closing = False
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromRankMessage)
@@ -145,7 +148,7 @@ class Processes:
     def send(self, rank: int, message: ToRank) -> None:
         """Send a message to a rank; messages to one rank keep their order."""
         if self._socket is not None:
-            self._put(identity(rank, self.infos[rank].epoch), self._encoder.encode(message))
+            self._put(identity(rank, self._group(rank)), self._encoder.encode(message))
 
     async def stop(self, timeout: float) -> None:
         """End all ranks: ask, and after `timeout` seconds kill. Nothing of them is left."""
@@ -178,6 +181,8 @@ class Processes:
             elif rank in self._callers:
                 self._put(self._callers.pop(rank), self._spec(rank))
         self._awaited.update(ranks)
+        if elsewhere := [rank for rank in ranks if rank >= self.local_ranks]:
+            log.info("waiting for ranks %s, started elsewhere with --connect %s", elsewhere, self.listen)
         try:
             while not all(rank in self._ready for rank in ranks):
                 for rank in ranks:
@@ -211,8 +216,18 @@ class Processes:
     def _spec(self, rank: int) -> bytes:
         address = self._address if rank < self.local_ranks else ""
         epoch = self.infos[rank].epoch
-        spec = RankSpec(config=self._started, rank=rank, epoch=epoch, address=address, build=self.build)
+        spec = RankSpec(
+            config=self._started,
+            rank=rank,
+            epoch=epoch,
+            group=self._group(rank),
+            address=address,
+            build=self.build,
+        )
         return msgspec.json.encode(spec)
+
+    def _group(self, rank: int) -> str:
+        return f"{self._name}.{self.infos[rank].epoch}"  # all ranks of a group are started again together
 
     async def _end(self, ranks: Sequence[int]) -> None:
         """Kill what is left of these ranks."""
@@ -238,20 +253,16 @@ class Processes:
 
     def _take(self, sender: bytes, message: FromRankMessage) -> None:
         rank = message.rank
-        if not 0 <= rank < len(self.infos):
-            return
         if isinstance(message, Hello):
-            if rank in self._awaited:
-                self._put(sender, self._spec(rank))
-            elif rank >= self.local_ranks:
-                self._callers[rank] = sender
-                self._lost(rank, "another process has come in its place")
+            self._greeted(rank, sender)
+            return
+        if not 0 <= rank < len(self.infos):
             return
         if isinstance(message, Alive):
             if message.epoch == self.infos[rank].epoch and rank in self._up:
                 self._up[rank] = time.monotonic()
             return
-        if sender != identity(rank, self.infos[rank].epoch):  # of one that has been started again since
+        if sender != identity(rank, self._group(rank)):  # of one that was started before
             return
         if isinstance(message, Ready):
             self._ready[rank] = message
@@ -261,6 +272,19 @@ class Processes:
         if rank in self._up:
             self._up[rank] = time.monotonic()
             self._received(message)
+
+    def _greeted(self, rank: int, sender: bytes) -> None:
+        """A process that was started elsewhere asks what it is to do."""
+        if not self.local_ranks <= rank < len(self.infos):
+            here = f", of which 0 to {self.local_ranks - 1} are started by the front end" if self.local_ranks else ""
+            why = f"RANK is {rank}; there are {len(self.infos)} ranks, from 0 on{here}"
+            log.warning("a process asked to be a rank: %s", why)
+            self._put(sender, msgspec.json.encode(Unwanted(why)))
+        elif rank in self._awaited:
+            self._put(sender, self._spec(rank))
+        else:
+            self._callers[rank] = sender
+            self._lost(rank, "another process has come in its place")
 
     async def _watch(self) -> None:
         last = pinged = time.monotonic()

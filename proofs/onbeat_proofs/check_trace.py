@@ -121,34 +121,38 @@ def check_trace(paths: Sequence[str], *, context: int = 0, progress: Progress | 
 
 
 def _groups(paths: Sequence[str], notes: list[str]) -> list[dict[int, list[str]]]:
-    """Sort files by group, rank and part; a rank on its own is a group, each of its runs another one."""
-    runs: dict[tuple[int, int, str], dict[int, str]] = {}
+    """Sort files by group, rank and part; a rank on its own is a group, each of its runs another one.
+
+    A group that was started again is another group, if its ranks say which.
+    """
+    runs: dict[tuple[int, str, int, str], dict[int, str]] = {}
     for path in paths:
         try:
             header = _header(path)
         except EmptyTrace as error:
             notes.append(str(error))
             continue
-        parts = runs.setdefault((header.ranks, header.rank, header.run), {})
+        parts = runs.setdefault((header.ranks, header.group, header.rank, header.run), {})
         if header.part in parts:
             raise TraceError(f"{path}: it is part {header.part} of run {header.run!r}, as {parts[header.part]} is")
         parts[header.part] = path
     alone: list[dict[int, list[str]]] = []
-    together: dict[int, list[str]] = {}
-    sizes = {ranks for ranks, _, _ in runs if ranks > 1}
+    groups: dict[str, dict[int, list[str]]] = {}
+    sizes = {ranks for ranks, *_ in runs if ranks > 1}
     if len(sizes) > 1:
         raise TraceError(
             f"the files are of groups of {' and '.join(map(str, sorted(sizes)))} ranks; check each by itself"
         )
-    for (ranks, rank, run), parts in sorted(runs.items()):
+    for (ranks, group, rank, run), parts in sorted(runs.items()):
         files = [parts[part] for part in sorted(parts)]
         if ranks == 1:
             alone.append({rank: files})
-        elif rank in together:
+            continue
+        together = groups.setdefault(group, {})
+        if rank in together:
             raise TraceError(f"{files[0]}: rank {rank} also has another run than {run!r}; check each run by itself")
-        else:
-            together[rank] = files
-    return [together, *alone] if together else alone
+        together[rank] = files
+    return [*groups.values(), *alone]
 
 
 def _header(path: str) -> Header:
@@ -185,6 +189,7 @@ class _Check:
             for step in monitor.gone(rank) if member is None else monitor.observe(rank, member):
                 self._lock_step(step, replays)
         self._sum_up(replays, ends)
+        self.open.clear()  # what comes next is no part of these histories
 
     def _follow(self, rank: int, replay: RankReplay) -> Iterator[Member]:
         """Replay a rank up to each of its lock steps; note what is found on the way."""
@@ -237,7 +242,7 @@ class _Check:
 
     def _sum_up(self, replays: dict[int, RankReplay], ends: dict[int, int]) -> None:
         notes = self.report.notes
-        self.report.ranks += sorted(replays)
+        self.report.ranks = sorted({*self.report.ranks, *replays})
         for replay in replays.values():
             notes += replay.gaps
             notes += [f"{path}: its last line was cut off, and is not counted" for path in replay.cut]

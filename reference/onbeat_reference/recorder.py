@@ -45,6 +45,7 @@ class Recorder:
         scheduler: the scheduler, before its first step.
         options: where the trace goes, and how much of it is kept.
         rank: of how many `ranks` this one is.
+        group: names the start of their group, the same on all; empty: nobody said.
         any_flag: the caller passes any throttle flag it likes; otherwise a clock with the configured interval does.
         software: versions to put into the header, by name.
     """
@@ -56,12 +57,14 @@ class Recorder:
         *,
         rank: int = 0,
         ranks: int | None = None,
+        group: str = "",
         any_flag: bool = False,
         software: Mapping[str, str] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.rank = rank
         self.ranks = ranks or scheduler.config.data_parallel_size
+        self.group = group
         self.any_flag = any_flag
         self.software = {"python": sys.version.partition(" ")[0], **(software or {})}
         self.audit_every = options.audit_every
@@ -86,6 +89,7 @@ class Recorder:
             state=observe(scheduler),
             run=run,
             part=part,
+            group=self.group,
             next_step=scheduler.num_steps,
             started=round(time.time(), 3),
             software=self.software,
@@ -145,7 +149,8 @@ class RecorderMixin(Base):
     Args:
         trace: where the trace goes; None: nothing is recorded.
         trace_rank: the rank of this scheduler in its group.
-        trace_any_flag: see `Recorder`.
+        trace_group: see `Recorder`; likewise the next.
+        trace_any_flag: see there.
     """
 
     recorder: Recorder | None
@@ -155,11 +160,16 @@ class RecorderMixin(Base):
         *args: Any,
         trace: TraceOptions | None = None,
         trace_rank: int = 0,
+        trace_group: str = "",
         trace_any_flag: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.recorder = None if trace is None else Recorder(self, trace, rank=trace_rank, any_flag=trace_any_flag)
+        self.recorder = (
+            None
+            if trace is None
+            else Recorder(self, trace, rank=trace_rank, group=trace_group, any_flag=trace_any_flag)
+        )
 
     def schedule(self, throttle_prefills: bool = False) -> Step:
         """Schedule, and record the step."""

@@ -36,6 +36,8 @@ class Header:
     """Names the run: the same in all files of one scheduler object."""
     part: int = 0
     """Number of this file in its run."""
+    group: str = ""
+    """Names the start of the lock-step group in which the run was: all its ranks say the same. Empty: not known."""
     next_step: int = 0
     """Number of the step that comes next."""
     started: float = 0.0

@@ -223,6 +223,7 @@ def _read_header(packed: object, path: str) -> Header:
         state=keys.take("state", _state(NO_STATE)),
         run=keys.take("run", string, ""),
         part=keys.take("part", integer, 0),
+        group=keys.take("group", string, ""),
         next_step=keys.take("next_step", integer, 0),
         started=keys.take("started", number, 0.0),
         software=keys.take("software", map_of(string), {}),

@@ -147,6 +147,7 @@ def _header(header: Header) -> Json:
         FORMAT: VERSION,
         "run": header.run,
         "part": header.part,
+        **({"group": header.group} if header.group else {}),
         "rank": header.rank,
         "ranks": header.ranks,
         "scheduler": header.scheduler,

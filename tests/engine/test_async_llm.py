@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ from onbeat_engine.fake import expected, tokenizer
 from onbeat_engine.messages import Output
 from onbeat_engine.outputs import RequestOutput
 from onbeat_engine.preparing import Preparer
-from onbeat_engine.process import HEARTBEAT
+from onbeat_engine.processes import LEAST_PATIENCE
 from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
 from onbeat_proofs.check_trace import check_trace
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
@@ -378,7 +379,7 @@ def test_an_idle_rank_is_left_alone_however_short_the_timeout() -> None:
 
     async def work() -> None:
         async with running(collective_timeout=0.15) as engine:
-            await asyncio.sleep(3 * HEARTBEAT)
+            await asyncio.sleep(1.2 * LEAST_PATIENCE)
             assert (await final(engine, [1])).outputs[0].token_ids == expected([1], 12)
 
     run(work)
@@ -460,6 +461,84 @@ def test_a_rank_may_be_started_elsewhere() -> None:
             await asyncio.sleep(1.2)  # so that a ping is sent
             await engine.shutdown()
             assert await asyncio.to_thread(remote.wait, 5) == 0
+
+    run(work)
+
+
+IMPATIENT = """
+import sys
+from onbeat_engine import process
+process.ALONE = 3.0
+sys.exit(process.main(sys.argv[1:]))
+"""
+
+
+def test_a_front_end_does_not_keep_the_ranks_of_the_one_before() -> None:
+    """It comes at the same address. They miss the old one, end with 1, and are started again by what started them."""
+
+    async def start(address: str) -> AsyncLLM:
+        config = EngineConfig(data_parallel_size=2)
+        return await AsyncLLM.from_config(config, build=FAKE, tokenizer=tokenizer(), listen=address, local_ranks=1)
+
+    def rank(address: str) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-c", IMPATIENT, "--connect", address]
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, "RANK": "1"})
+
+    async def crash(engine: AsyncLLM) -> None:
+        processes = engine._processes
+        for task in processes._tasks:
+            task.cancel()
+        await asyncio.gather(*processes._tasks, return_exceptions=True)
+        await processes._end([0])
+        assert processes._socket is not None
+        assert processes._context is not None
+        processes._socket.close(linger=0)
+        processes._context.term()
+        shutil.rmtree(processes._folder)
+
+    async def work() -> None:
+        address = f"tcp://127.0.0.1:{free_port()}"
+        with rank(address) as old:
+            await crash(await start(address))
+            with rank(address) as new:
+                engine = await start(address)
+                try:
+                    assert engine.ranks[1].pid == new.pid
+                    assert await asyncio.to_thread(old.wait, 15) == 1
+                    outputs = await asyncio.gather(*(final(engine, [i]) for i in range(4)))
+                    assert [each.outputs[0].token_ids for each in outputs] == [expected([i], 12) for i in range(4)]
+                finally:
+                    await engine.shutdown()
+                    old.kill()
+
+    run(work)
+
+
+def test_a_process_that_is_no_rank_is_told_so(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        address = f"tcp://127.0.0.1:{free_port()}"
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        command = [sys.executable, "-m", "onbeat_engine.process", "--connect"]
+        starting = asyncio.ensure_future(
+            AsyncLLM.from_config(
+                EngineConfig(data_parallel_size=2), build=FAKE, tokenizer=tokenizer(), listen=address, local_ranks=1
+            )
+        )
+        for rank, to, why in (
+            ("2", address, "RANK is 2; there are 2 ranks, from 0 on, of which 0 to 0 are started by the front end"),
+            ("0", address, "RANK is 0; there are 2 ranks"),
+            ("1", "elsewhere", "cannot connect to the front end: Invalid argument (addr='elsewhere')"),
+        ):
+            environment = {**os.environ, "PYTHONPATH": path, "RANK": rank}
+            ran = await asyncio.to_thread(
+                subprocess.run, [*command, to], env=environment, capture_output=True, text=True, timeout=20, check=False
+            )
+            assert ran.returncode == 2
+            assert f"error: {why}" in ran.stderr
+            assert "Traceback" not in ran.stderr
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
 
     run(work)
 

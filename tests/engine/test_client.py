@@ -292,6 +292,27 @@ def test_calls_to_a_dead_engine_do_nothing(call: Callable[[Client], None]) -> No
     assert isinstance(world.done[0], EngineDead)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.pause("keep"),
+        lambda c: c.sleep(),
+        lambda c: c.reset_prefix_cache(None),
+        lambda c: c.compile(None, None),
+    ],
+)
+def test_calls_to_an_engine_that_is_started_again_come_too_early(call: Callable[[Client], None]) -> None:
+    """Whoever is told that it failed must not find it paused later."""
+    world = World(2, True)
+    world.client.died(0, "killed")
+    world.client.recovering.add(0)
+    with pytest.raises(TryLater, match="started again"):
+        call(world.client)
+    world.client.joined(0, 1)
+    world.add("a")
+    assert [world.kinds(rank)[-1] for rank in (0, 1)] in (["request", "wake"], ["wake", "request"])
+
+
 def test_what_a_rank_says_at_its_end_is_believed() -> None:
     world = World(2, True)
     world.add("a")

@@ -364,11 +364,14 @@ def test_a_file_without_a_line_is_skipped_and_told(tmp_path: Path) -> None:
 # --- Groups ----------------------------------------------------------------------------------------------------------
 
 
-def group(folder: Path, ranks: int = 2, steps: int = 12) -> list[Path]:
+def group(folder: Path, ranks: int = 2, steps: int = 12, name: str = "") -> list[Path]:
     """One file of each rank: rank 0 has the work, the others take part without tokens, all stop at the end."""
     config = Config(block_size=4, num_blocks=50, data_parallel_size=ranks, prefill_schedule_interval=3)
     phase = 0
-    made = [Recorded(config, trace=TraceOptions(str(folder / str(rank))), trace_rank=rank) for rank in range(ranks)]
+    made = [
+        Recorded(config, trace=TraceOptions(str(folder / str(rank))), trace_rank=rank, trace_group=name)
+        for rank in range(ranks)
+    ]
     made[0].add_request(request("a", 5, max_tokens=steps - 3))
     for number in range(steps):
         for rank, each in enumerate(made):
@@ -530,6 +533,19 @@ def test_a_rank_that_ends_early_is_told_and_one_on_its_own_is_vacuous(tmp_path: 
     assert [note for note in report.notes if note.startswith("rank 1 ends with lock step")]
     alone = check_trace([str(first)])
     assert {verdict(alone, id) for id in GROUP_CATALOGUE} == {"vacuous"}
+
+
+def test_a_group_that_was_started_again_is_another_group(tmp_path: Path) -> None:
+    """Each of its starts is checked by itself, as long as its ranks say which one it was."""
+    first, second = group(tmp_path / "first", name="x.0"), group(tmp_path / "second", name="x.1", steps=9)
+    report = check_trace(list(map(str, [*first, *second])))
+    assert violated(report) == set()
+    assert (report.ranks, report.lock_steps, report.exit_code) == ([0, 1], 12 + 9, 0)
+    wrong = falsify(second[1], shift_phase)
+    assert violated(check_trace([*map(str, [*first, second[0]]), wrong])) == {"phase-agrees"}
+    twice = group(tmp_path / "twice", name="x.0")
+    with pytest.raises(TraceError, match="rank 0 also has another run"):
+        check_trace(list(map(str, [*first, *twice])))
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ import torch
 
 from onbeat_engine.heart import LONGEST, NEVER, WORKS, processor_seconds
 
+_PART = ("length", "at", "count")
+"""What a rank says to another one of the bytes that it gives: of all, and which of them are for the other."""
 _LARGEST = 1 << 14
 """Bytes of a message."""
 
@@ -110,7 +112,10 @@ class Memory:
         got = self._swap([(len(given), at, count) for at, count in parts])
         width = wanted.numel() // len(out) if len(out) else 0
         to = 0
-        for other, (whole, at, count) in enumerate(got):
+        for other, said in enumerate(got):
+            if len(said) != len(_PART):
+                raise RuntimeError(f"rank {other} is in another collective")
+            whole, at, count = said
             if count != receive[other] * width:
                 raise RuntimeError(f"rank {other} sent {count} bytes, not {receive[other]} rows of {width}")
             if count:

@@ -25,7 +25,7 @@ class Sleeping(BaseModel):
 
 
 class Reset(BaseModel):
-    """Whether the prefix cache was emptied; it is not while requests use it."""
+    """Whether the prefix cache was emptied."""
 
     success: bool
 
@@ -71,7 +71,7 @@ def router(serving: Serving) -> APIRouter:
 
     @routes.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Reset:
-        """Forget every cached block."""
+        """Forget every cached block; what runs is computed again."""
         return Reset(success=await engine.reset_prefix_cache())
 
     return routes

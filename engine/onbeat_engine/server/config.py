@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from onbeat_engine.config import LONGEST_TIMEOUT
 from onbeat_spec.errors import ConfigError
 
 
@@ -39,8 +40,9 @@ class ServerConfig:
         for name in ("max_in_flight", "max_body_size"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
         self._require(self.drain_timeout >= 0, "drain_timeout", "0 or more")
-        for name in ("progress_timeout", "client_timeout"):
-            self._require(getattr(self, name) > 0, name, "above 0")
+        self._require(self.progress_timeout > 0, "progress_timeout", "above 0")
+        in_time = 0 < self.client_timeout <= LONGEST_TIMEOUT
+        self._require(in_time, "client_timeout", f"above 0 and at most {LONGEST_TIMEOUT}")
 
     def _require(self, holds: bool, name: str, rule: str) -> None:
         if not holds:

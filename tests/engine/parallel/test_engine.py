@@ -152,6 +152,9 @@ def test_a_group_of_which_a_rank_was_killed_is_started_again(
             await engine.shutdown()
 
     running(work())
+    report = check_trace(sorted(map(str, tmp_path.glob("*"))))
+    assert (report.files, report.findings) == (4, [])
+    assert report.lock_steps > 0
 
 
 FRONT = """

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 from onbeat_engine.errors import EngineDead
 from onbeat_engine.parallel.group import Group, Shape, Through
@@ -126,6 +127,20 @@ def test_ranks_in_different_collectives_are_told_so() -> None:
         assert isinstance(error, EngineDead)
         other, own = ("a forward", "an exchange") if rank == 0 else ("an exchange", "a forward")
         assert str(error) == f"rank {1 - rank} is in {other}, its number 1, rank {rank} in {own}, its number 1"
+
+
+def further_apart(place: Place) -> None:
+    group = join(place)
+    if place.rank == 0:
+        group.all_gather(torch.empty(4, 8), torch.zeros(2, 8), (2, 2))
+    else:
+        group.forward_shape(4)
+
+
+def test_ranks_of_which_one_is_in_a_layer_are_told_so() -> None:
+    for rank, error in enumerate(run(2, further_apart)):
+        assert isinstance(error, EngineDead)
+        assert f"rank {1 - rank} is in another collective" in str(error)
 
 
 def late(place: Place) -> None:

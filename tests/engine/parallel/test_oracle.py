@@ -118,8 +118,8 @@ def test_smollm2_as_a_mixture_gives_smollm2s_tokens(
 ) -> None:
     config, prompts, length, expected = smollm2
     config = replace(config, moe_upcycle=4, prefill_schedule_interval=interval, data_parallel_port=free_port())
-    log = events(size, interval, prompts, length)
-    ranks = well(run(size, serve, config, log, How(interval, aborts=FULL, graphs=interval == 4), limit=600 if FULL else 120))
+    log, limit = events(size, interval, prompts, length), 600 if FULL else 120
+    ranks = well(run(size, serve, config, log, How(interval, aborts=FULL, graphs=interval == 4), limit=limit))
     compare(ranks, expected)
     if FULL:
         assert any(ran.aborted for ran in ranks)

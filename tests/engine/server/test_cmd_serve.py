@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -78,6 +79,8 @@ def test_a_signal_lets_what_runs_finish(server: tuple[subprocess.Popen[str], str
     client = threading.Thread(target=lambda: answers.append(ask(url, max_tokens=300, stream=True)))
     client.start()
     assert until(lambda: httpx.get(f"{url}/ready").json()["ranks"][0]["running"] == 1)
+    for rank in psutil.Process(process.pid).children():  # as service managers do: all processes get it
+        rank.terminate()
     process.send_signal(signal.SIGTERM)
     assert until(lambda: ask(url).status_code == 503)
     client.join(60)
@@ -122,6 +125,9 @@ def test_a_model_that_is_none(tmp_path: Path) -> None:
         (["--data-parallel-size-local", "0"], "need --data-parallel-rpc-port"),
         (["--max-in-flight", "0"], "max_in_flight is 0; it must be at least 1"),
         (["--port", "70000"], "port is 70000; it must be between 0 and 65535"),
+        (["--data-parallel-rpc-port", "99999"], "data_parallel_rpc_port is 99999; it must be 0 to 65535"),
+        (["--client-timeout", "inf"], "client_timeout is inf; it must be above 0 and at most 86400"),
+        (["--collective-timeout", "inf"], "collective_timeout is inf; it must be above 0 and at most 86400"),
     ],
 )
 def test_values_out_of_range(flags: list[str], message: str) -> None:
