@@ -131,7 +131,7 @@ async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
         So the shortest counts: whatever else happens takes longer.
         """
         took = []
-        for i in range(5):
+        for i in range(9):
             asked = [ask(engine, f"p{i}", prompt(-100 - several * i - k, length), 1) for k in range(count)]
             took.append(max(times[1] - times[0] for times in await asyncio.gather(*asked)))
         return min(took) - decode / 2
