@@ -150,7 +150,9 @@ def _unpack(rows: Any, x: Any, ids: Any, weights: Any) -> tuple[Any, Any, Any]:
     found, at = [], 0
     for like in (weights, ids, x):
         width = like.shape[1] * like.element_size()
-        found.append(rows[:, at : at + width].contiguous().view(like.dtype))
+        # Of a single row `contiguous` would copy nothing, and where it lies it may not be read as wider numbers.
+        part = rows[:, at : at + width].clone(memory_format=torch.contiguous_format)
+        found.append(part.view(like.dtype))
         at += width
     return found[2], found[1], found[0]
 

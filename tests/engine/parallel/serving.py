@@ -48,20 +48,23 @@ class Ran:
     forwards: int = 0
     held: int = 0
     replays: int = 0
+    captures: int = 0
 
 
 def events(
-    size: int, seed: int, prompts: Mapping[str, list[int]] = PROMPTS, length: int = LENGTH
+    size: int, seed: int, prompts: Mapping[str, list[int]] = PROMPTS, length: int = LENGTH, *, sleeps: bool = False
 ) -> list[list[LogEntry]]:
-    """By rank, the log of a group whose requests arrive at random ranks, with a pause in between."""
+    """By rank, the log of a group whose requests arrive at random ranks, with a pause in between, perhaps asleep."""
     random_ = random.Random(seed)
     front = protocol.Front(tuple(range(size)))
     log: list[list[LogEntry]] = [[] for _ in range(size)]
     for number, (id, prompt) in enumerate(prompts.items()):
         steps = [protocol.request(front, random_.randrange(size))]
         if number == len(prompts) // 2:
-            paused = protocol.pause(steps[0][0], "keep")
-            steps += [paused, protocol.resume(paused[0])]
+            steps.append(protocol.pause(steps[0][0], "keep"))
+            if sleeps:
+                steps.append(protocol.sleep(steps[-1][0]))
+            steps.append(protocol.resume(steps[-1][0]))
         front = steps[-1][0]
         for _, sent in steps:
             for rank, event in sent:
@@ -111,7 +114,8 @@ def serve(place: Place, config: EngineConfig, log: list[list[LogEntry]], how: Ho
     random_ = random.Random(1000 * how.seed + place.rank)
     left = list(reversed(log[place.rank]))
     while True:
-        if left and random_.random() < 0.4:
+        early = bool(left) and left[-1].kind == "resume" and core.state.sleep and not core.state.asleep
+        if left and not early and random_.random() < 0.4:
             core.read(left.pop())
         if how.aborts and core.scheduler.requests and random_.random() < 0.02:
             core.read(Abort(ids=(random_.choice(sorted(core.scheduler.requests)),)))
@@ -131,6 +135,7 @@ def serve(place: Place, config: EngineConfig, log: list[list[LogEntry]], how: Ho
 def capture(ran: Ran, forward: Forward) -> Captured:
     """Stand in for a CUDA graph: whatever Python decides was decided when it was captured, for padding alone."""
     logits = forward()
+    ran.captures += 1
 
     def replay() -> None:
         forward()

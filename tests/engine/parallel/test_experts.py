@@ -12,8 +12,10 @@ from onbeat_engine.parallel.place import Place
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 from tests.engine.parallel.ranks import join, run, well
 
-EXPERTS, TOP_K, HIDDEN, LAYERS = 5, 2, 8, 2
-FORWARDS = [(4, 4, 4), (3, 0, 7), (0, 0, 0), (0, 1, 0), (0, 0, 33)]
+EXPERTS, HIDDEN, LAYERS = 5, 8, 2
+FORWARDS = [(4, 4, 4), (3, 0, 7), (0, 0, 0), (0, 1, 0), (0, 0, 33), (0, 1, 0)]
+TOP_KS = [2, 3, 2, 2, 1, 1]
+"""Of each forward."""
 
 
 class Slice:
@@ -33,11 +35,11 @@ class Slice:
         return total
 
 
-def tokens_of(rank: int, number: int, forward: int, dtype: Any) -> tuple[Any, Any, Any]:
+def tokens_of(rank: int, number: int, forward: int, dtype: Any, top_k: int = 2) -> tuple[Any, Any, Any]:
     made = torch.Generator().manual_seed(100 * forward + rank)
     x = torch.randn(number, HIDDEN, generator=made, dtype=torch.float64).to(dtype)
     scores = torch.rand(number, EXPERTS, generator=made)
-    weights, ids = torch.topk(torch.softmax(scores, dim=1), TOP_K, dim=1)
+    weights, ids = torch.topk(torch.softmax(scores, dim=1), top_k, dim=1)
     return x, ids, weights
 
 
@@ -52,7 +54,7 @@ def forwards(place: Place, through: Through, cases: list[tuple[Way, list[int] | 
         whole = Slice(range(EXPERTS), dtype)
         worst = 0.0
         for forward, numbers in enumerate(FORWARDS):
-            x, ids, weights = tokens_of(place.rank, numbers[place.rank], forward, dtype)
+            x, ids, weights = tokens_of(place.rank, numbers[place.rank], forward, dtype, TOP_KS[forward])
             if forward == 0:
                 shared.alike(len(x))  # all know that already
             else:

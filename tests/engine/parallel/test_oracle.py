@@ -12,6 +12,7 @@ import pytest
 
 from onbeat_engine.build import load_tokenizer
 from onbeat_engine.config import EngineConfig
+from onbeat_engine.graphs import ladder
 from onbeat_engine.parallel.place import free_port
 from onbeat_proofs.check_trace import check_trace
 from onbeat_spec.errors import ConfigError
@@ -62,6 +63,16 @@ def test_an_upcycled_model_gives_the_dense_models_tokens(
     report = check_trace(sorted(map(str, tmp_path.glob("*"))))
     assert report.findings == []
     assert report.lock_steps > 0
+
+
+def test_ranks_that_have_slept_capture_again_in_the_same_forward(llama: tuple[Path, dict[str, list[int]]]) -> None:
+    """They wake at different moments; what they capture has collectives in it."""
+    folder, expected = llama
+    config = replace(CONFIG, model=str(folder), moe_upcycle=4, async_scheduling=True, data_parallel_port=free_port())
+    ranks = well(run(2, serve, config, events(2, 5, sleeps=True), How(5, aborts=False, graphs=True), limit=60))
+    compare(ranks, expected)
+    assert {(ran.captures, ran.replays) for ran in ranks} == {(2 * len(ladder(CONFIG.max_num_seqs)), ranks[0].replays)}
+    assert ranks[0].replays > 0
 
 
 def test_a_mixture_of_experts_gives_its_own_tokens(tmp_path: Path) -> None:
