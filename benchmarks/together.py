@@ -38,7 +38,9 @@ from onbeat_spec.trace import Idle, StepRecord
 from onbeat_spec.trace_read import TraceFile
 
 PROMPTS, LONGEST_PROMPT, LONGEST_OUTPUT = 64, 60, 24
-IN_FLIGHT = 48
+IN_FLIGHT, LIGHT = 48, 5
+"""Requests at once: in the first half so many that some always wait for blocks, and saturated ranks hold nothing; then
+so few that prefills wait for the beat."""
 ABORTED = 0.05
 """Share of the requests that their clients give up."""
 
@@ -76,18 +78,17 @@ class Clients:
         self._random = random.Random(seed)
         self._seen = seen
         self._answers: dict[int, list[int]] = {}
-        self._places = asyncio.Semaphore(IN_FLIGHT)
         self._prompts = [
             [self._random.randrange(250) for _ in range(1 + self._random.randrange(LONGEST_PROMPT))]
             for _ in range(PROMPTS)
         ]
 
-    async def ask(self, number: int) -> None:
-        """Send one request; perhaps give it up."""
+    async def ask(self, number: int, places: asyncio.Semaphore) -> None:
+        """Send one request when there is a place; perhaps give it up."""
         which, length = self._random.randrange(PROMPTS), 1 + self._random.randrange(LONGEST_OUTPUT)
         leaves = self._random.randrange(length) if self._random.random() < ABORTED else None
         params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
-        async with self._places:
+        async with places:
             tokens, reason = list[int](), "left"
             async with self._engine.generate(self._prompts[which], params, f"r{number}") as stream:
                 async for output in stream:
@@ -116,12 +117,18 @@ async def serve(config: EngineConfig, requests: int, seed: int) -> Seen:
     engine, seen = await AsyncLLM.from_config(config, tokenizer=tokenizer()), Seen()
     try:
         clients, began = Clients(engine, seed, seen), time.monotonic()
-        asked = [asyncio.ensure_future(clients.ask(number)) for number in range(requests)]
+        many, few = asyncio.Semaphore(IN_FLIGHT), asyncio.Semaphore(0)
+        asked = [
+            asyncio.ensure_future(clients.ask(number, many if number < requests / 2 else few))
+            for number in range(requests)
+        ]
         for share in (1 / 4, 1 / 2, 3 / 4):
             while sum(each.done() for each in asked) < share * requests:
                 await asyncio.sleep(0.01)
             if share == 1 / 2:
                 await engine.reset_prefix_cache()
+                for _ in range(LIGHT):
+                    few.release()
                 continue
             await engine.pause_generation(mode="keep")
             await asyncio.sleep(0.1)

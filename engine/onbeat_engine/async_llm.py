@@ -102,7 +102,11 @@ class AsyncLLM:
         coupled = any(each.coupled for each in ready)
         engine._ring.lock_step = coupled
         engine._client = Client(
-            config.data_parallel_size, coupled, engine._processes.send, on_violation=config.on_violation
+            config.data_parallel_size,
+            coupled,
+            engine._processes.send,
+            on_violation=config.on_violation,
+            restarts=config.restart,
         )
         return engine
 
@@ -416,7 +420,7 @@ class AsyncLLM:
                 self._client.joined(group, self._processes.infos[members[0]].epoch)
                 log.warning("ranks %s were started again", members)
                 return
-        self._client.recovering.discard(group)
+        self._client.given_up(group)
 
     async def _complete(self, when: Callable[[Done], None]) -> None:
         """Wait for what `when` tells to be complete."""

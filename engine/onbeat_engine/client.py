@@ -63,6 +63,7 @@ class Client:
         send: sends a message to a rank; messages to one rank keep their order.
         by_tokens: balance the load by prompt tokens instead of requests (case B87).
         on_violation: what follows when a group violates an invariant.
+        restarts: groups that die are started again, until one is `given_up`: what is held waits for that.
 
     Attributes:
         watches: of groups of more than one rank.
@@ -82,6 +83,7 @@ class Client:
         *,
         by_tokens: bool = False,
         on_violation: OnViolation = "log",
+        restarts: bool = False,
     ) -> None:
         groups = protocol.groups(ranks, coupled)
         self.watches = {
@@ -99,6 +101,7 @@ class Client:
         """Ranks that have ended, and why."""
         self._send = send
         self._on_violation = on_violation
+        self._restarts = restarts
         self._group_of = {rank: index for index, members in enumerate(groups) for rank in members}
         self._held: dict[str, Held] = {}
         self._waits = Waits()
@@ -190,6 +193,12 @@ class Client:
             self._publish(group, *protocol.resume(self.fronts[group]))
         self.paused, self.sleeping = None, False
         self._waits.no_stop(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
+        self._hand_in()
+
+    def _hand_in(self) -> None:
+        """Send what was held to the ranks, or keep it until there are some again."""
+        if self.dead and self.recovering:
+            return
         held, self._held = self._held, {}
         for id, (request, deliver, _) in held.items():
             try:
@@ -287,15 +296,26 @@ class Client:
         self._publish(group, front, sent)
         for member in front.members:
             self._left(member, f"rank {rank} of its group died: {why}")
+        if not self._restarts:
+            self._fail_held()
+        self._settle()
+
+    def given_up(self, group: int) -> None:
+        """A group that had died cannot be started again."""
+        self.recovering.discard(group)
+        if not self.recovering:
+            self._fail_held()
+
+    def _fail_held(self) -> None:
         if self.dead:
             for id in tuple(self._held):
                 self._unhold(id, Output(id=id, finish_reason="error", error=self.dead))
-        self._settle()
 
     def joined(self, group: int, epoch: int) -> None:
         """A group that had died was started again; it is paused as the others are."""
         members = self.fronts[group].members
-        self.fronts[group] = Front(members, held=sum(each.group == group for each in self._held.values()))
+        held = 0 if self.paused is None else sum(each.group == group for each in self._held.values())
+        self.fronts[group] = Front(members, held=held)
         for rank in members:
             self.gone.pop(rank, None)
             self.fleet = balance.joined(self.fleet, rank, epoch)
@@ -306,6 +326,8 @@ class Client:
         if self.paused is not None:
             front, sent = protocol.pause(self.fronts[group], self.paused)
             self._publish(group, front._replace(holds=self.paused == "keep"), sent)
+        else:
+            self._hand_in()
         if self.sleeping:
             self._publish(group, *protocol.sleep(self.fronts[group]))
 

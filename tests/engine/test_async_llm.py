@@ -334,6 +334,19 @@ def test_a_rank_comes_back_as_paused_as_the_others_are(capfd: pytest.CaptureFixt
     run(work)
 
 
+def test_what_is_held_waits_for_the_only_group_to_come_back(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with running(restart=True) as engine:
+            await engine.pause_generation(mode="keep")
+            held = engine.generate([7], GREEDY, "held", output_kind="final")
+            os.kill(engine.ranks[0].pid, signal.SIGKILL)
+            await until(lambda: engine.is_restarting)
+            await engine.resume_generation()
+            assert (await anext(held)).outputs[0].token_ids == expected([7], 12)
+
+    run(work)
+
+
 def test_a_rank_that_cannot_come_back_is_given_up(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

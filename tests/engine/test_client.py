@@ -197,6 +197,37 @@ def test_a_group_that_died_counts_nothing_that_was_handed_in_since() -> None:
     assert held(world) == [1, 0]
 
 
+@pytest.mark.parametrize("resumed", ["before", "after"])
+def test_what_is_held_outlives_a_group_that_is_started_again(resumed: str) -> None:
+    world = World(2, True, restarts=True)
+    world.client.pause("keep")
+    world.add("a")
+    world.add("b")
+    world.client.died(1, "killed")
+    world.client.recovering.add(0)
+    world.client.abort(["b"])
+    if resumed == "before":
+        world.client.resume()
+        assert (world.client.num_held, world.got["a"]) == (1, [])
+    world.client.joined(0, 1)
+    if resumed == "after":
+        assert (held(world), world.client.num_held) == ([1], 1)
+        world.client.resume()
+    assert (held(world), world.client.num_held, world.got["a"]) == ([0], 0, [])
+    assert world.kinds(world.rank_of("a"))[-1] == "request"
+
+
+def test_what_is_held_ends_with_a_group_that_is_given_up() -> None:
+    world = World(2, True, restarts=True)
+    world.client.pause("keep")
+    world.add("a")
+    world.client.died(1, "killed")
+    world.client.recovering.add(0)
+    world.client.given_up(0)
+    assert "killed" in (world.got["a"][0].error or "")
+    assert world.client.num_held == 0
+
+
 def test_pause_abort_drops_what_is_held() -> None:
     world = World(1, False)
     world.client.pause("keep")
