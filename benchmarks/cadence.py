@@ -294,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--loads", type=lambda text: text.split(","), default=["decode"])
     parser.add_argument("--random", action="store_true", help="a small model of random weights, with shorter steps")
     parser.add_argument("--ratio", type=float, default=20.0, help="of a step with one prompt to a step of decodes")
-    parser.add_argument("--used", type=float, default=0.75, help="share of what the ranks could take (load: decode)")
+    parser.add_argument("--used", type=float, default=0.7, help="share of what the ranks could take (load: decode)")
     parser.add_argument("--burstiness", type=float, default=4.0, help="of the arrivals; 1: a Poisson process")
     parser.add_argument("--output", type=int, default=16, help="tokens")
     parser.add_argument("--max-model-len", type=int, default=2048)
