@@ -6,7 +6,7 @@ from xml.etree.ElementTree import parse
 
 import pytest
 
-from onbeat_proofs import audit as audit_module
+from onbeat_proofs import isolate
 from onbeat_proofs.audit_report import AuditReport
 from onbeat_proofs.program import run
 from onbeat_proofs.reports.outputs import FORMATS, Outputs, render
@@ -21,13 +21,13 @@ def no_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*args: object, **kwargs: object) -> AuditReport:
         raise AssertionError("the audit was started")
 
-    monkeypatch.setattr(audit_module, "audit", start)
+    monkeypatch.setattr(isolate, "audit_apart", start)
 
 
 def test_the_verb_writes_every_format_also_of_a_class_that_violates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(audit_module, "audit", lambda *args, **kwargs: half_allocation())
+    monkeypatch.setattr(isolate, "audit_apart", lambda *args, **kwargs: half_allocation())
     files = {name: tmp_path / f"report.{name}" for name in FORMATS}
     options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
     assert run(["audit", "tests.proofs.broken:HalfAllocation", *options]) == 1
