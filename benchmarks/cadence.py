@@ -9,7 +9,9 @@ asked how long a step of decodes takes (D), and a step with one prompt (P); the 
   with one takes five times as long as one without. So prefills then take most of the time, whatever the load is
   called: with many ranks little of each rank's time, with two a good part of it. Whether half of the steps have one
   is, with two ranks, an accident of the arrivals, unless these are steadier than a Poisson process (`--burstiness`);
-- saturation: all requests are there from the start, and ranks take `--seats` at once: somebody always waits;
+- saturation: all requests are there from the start, and ranks take `--seats` at once: somebody always waits. They come
+  while a long prompt occupies every rank. Otherwise one rank begins before the other, and since a saturated rank holds
+  nothing, the ranks go on to prefill at different steps, each waiting for the other, at any interval;
 - prefill: prompts of 16 times the outputs, as frequent.
 
 Times are the client's, taken in the front end. The intervals take turns, `--rounds` times.
@@ -172,9 +174,22 @@ def loads(names: Sequence[str], times: Times, options: argparse.Namespace) -> li
     return [known[name] for name in names]
 
 
+async def plug(engine: AsyncLLM, load: Load) -> Awaitable[list[list[float]]]:
+    """Occupy every rank with a long prompt, all in the same step; requests that come meanwhile begin together."""
+    await engine.pause_generation(mode="keep")
+    ranks = len(engine.stats())
+    long = [ask(engine, f"plug-{time.perf_counter()}-{k}", prompt(-300 - k, 2 * load.prompt), 1) for k in range(ranks)]
+    plugs = asyncio.gather(*long)
+    while engine.num_held < ranks:
+        await asyncio.sleep(0.01)
+    await engine.resume_generation()
+    return plugs
+
+
 async def serve(engine: AsyncLLM, load: Load, result: Result) -> None:
     """Serve a load, and add what was seen to the result."""
     before = engine.stats()
+    plugs = await plug(engine, load) if load.seats else None
     began = time.perf_counter()
 
     async def one(number: int, at: float) -> list[float]:
@@ -182,6 +197,8 @@ async def serve(engine: AsyncLLM, load: Load, result: Result) -> None:
         return await ask(engine, f"{load.name}-{began}-{number}", prompt(number, load.prompt), load.output)
 
     runs = await asyncio.gather(*(one(number, at) for number, at in enumerate(load.arrivals)))
+    if plugs is not None:
+        began = max(times[-1] for times in await plugs)
     result.seconds += max(times[-1] for times in runs) - began
     result.tokens += sum(len(times) - 1 for times in runs)
     result.ttft += [times[1] - times[0] for times in runs]

@@ -52,6 +52,8 @@ class Engine:
         self.broken = broken
         self.arrived: list[tuple[int, int, Tokens]] = []
         """Rank, length and queue of each prompt."""
+        self.held: list[tuple[int, int, Tokens]] | None = None
+        """What came in a pause; None: there is none."""
         self.running: set[Tokens] = set()
         self.steps = 0
         self.asked = 0
@@ -80,7 +82,7 @@ class Engine:
     async def generate(self, tokens: list[int], params: Any, id: str, output_kind: str) -> AsyncIterator[Any]:
         assert output_kind == "cumulative"
         queue: Tokens = asyncio.Queue()
-        self.arrived.append((self.asked % 2, len(tokens), queue))
+        (self.arrived if self.held is None else self.held).append((self.asked % 2, len(tokens), queue))
         self.asked += 1
         for count in range(1, params.max_tokens + 1):
             await queue.get()
@@ -90,6 +92,19 @@ class Engine:
             why = "error" if self.broken else "length"
             one = SimpleNamespace(token_ids=[7] * count, finish_reason=why, error=self.broken)
             yield SimpleNamespace(outputs=[one], finished=last)
+
+    @property
+    def num_held(self) -> int:
+        return len(self.held or ())
+
+    async def pause_generation(self, mode: str) -> None:
+        assert mode == "keep"
+        self.held = []
+
+    async def resume_generation(self) -> None:
+        assert self.held is not None
+        self.arrived += self.held
+        self.held = None
 
     def stats(self) -> list[Any]:
         return [SimpleNamespace(steps=self.steps, dummy_steps=0, violations={"x": 0})] * 2
@@ -162,6 +177,14 @@ def test_intervals_take_turns_and_are_compared(clock: Clock) -> None:
     assert sorted(second.itl)[len(second.itl) // 2] == pytest.approx(DECODE)
     assert sorted(first.itl)[len(first.itl) // 2] >= 0.19
     assert first.throughput == pytest.approx(second.throughput, rel=0.1)
+
+
+def test_a_saturated_engine_gets_all_requests_in_one_step(clock: Clock) -> None:
+    (load,) = cadence.loads(("saturation",), cadence.Times(0.01, 0.2, 0.2, 190), options())
+    (result,) = clock.run(cadence.measure(Starts(), CONFIG, load, (4,), 1))
+    assert result.tokens == 40 * 16
+    whole = DECODE + TOKEN * 20 * 190 + 15 * DECODE  # 20 prompts on each rank, then decodes
+    assert result.seconds == pytest.approx(whole, rel=0.05)
 
 
 def test_the_whole_is_printed_and_written(clock: Clock, tmp_path: Path) -> None:
