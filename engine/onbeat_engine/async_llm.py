@@ -289,7 +289,7 @@ class AsyncLLM:
     @property
     def dead_error(self) -> EngineDead | None:
         """Why no rank lives, or will again; None: one does."""
-        return EngineDead(self._client.dead) if self._client.dead and not self._client.recovering else None
+        return EngineDead(self._client.dead) if self._client.dead and not self._client.coming_back else None
 
     @property
     def errored(self) -> bool:

@@ -133,8 +133,13 @@ class Client:
         self.requests[request.id] = Open(rank, deliver)
         self._publish(group, front, sent, request)
 
+    @property
+    def coming_back(self) -> bool:
+        """Whether no rank lives, and some are being started again."""
+        return bool(self.dead and self.recovering)
+
     def _not_meanwhile(self) -> None:
-        if self.dead and self.recovering:
+        if self.coming_back:
             raise TryLater(f"the engine is being started again ({self.dead}); send the request again later")
 
     def _hold(self, group: int, request: NewRequest, deliver: Deliver) -> None:
@@ -197,7 +202,7 @@ class Client:
 
     def _hand_in(self) -> None:
         """Send what was held to the ranks, or keep it until there are some again."""
-        if self.dead and self.recovering:
+        if self.coming_back:
             return
         held, self._held = self._held, {}
         for id, (request, deliver, _) in held.items():

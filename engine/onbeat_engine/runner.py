@@ -244,7 +244,7 @@ class ModelRunner:
         most = self.config.max_num_seqs
         if self.model.config.is_moe:
             most = min(most, MOST_MOE_ROWS // ranks)  # every rank's rows come to every rank
-        return ladder(most) if most else []
+        return ladder(most)
 
     def _prepare(self) -> None:
         """Capture all sizes, if this rank can and all others of its group too."""

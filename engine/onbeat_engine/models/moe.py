@@ -14,7 +14,10 @@ _ALL_AT_ONCE = 256
 
 
 class Experts(Protocol):
-    """Runs each token through the experts that were chosen for it."""
+    """Runs each token through the experts that were chosen for it.
+
+    One that holds only some of the experts leaves the others out of the sum.
+    """
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return the weighted sums of the chosen experts' outputs.

@@ -14,23 +14,15 @@ with none.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
+from onbeat_engine.models.moe import Experts
 from onbeat_engine.parallel.group import Group, Shape
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
 Way = Literal["auto", "all-gather", "all-to-all"]
-
-
-class Experts(Protocol):
-    """Applies experts: `(layer, x [T, H], ids [T, K], weights [T, K]) -> [T, H]`, a weighted sum over K.
-
-    One that holds only some of the experts leaves the others out of the sum.
-    """
-
-    def __call__(self, layer: int, x: Any, ids: Any, weights: Any) -> Any: ...
 
 
 def split_experts(num_experts: int, size: int, counts: Sequence[int] | None = None) -> tuple[range, ...]:

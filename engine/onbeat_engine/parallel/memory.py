@@ -20,7 +20,8 @@ import torch
 from onbeat_engine.heart import LONGEST, NEVER, WORKS, processor_seconds
 
 _PART = ("length", "at", "count")
-"""What a rank says to another one of the bytes that it gives: of all, and which of them are for the other."""
+"""What a rank says to another one of the bytes that it gives: of all, and which of them are for the other. The words
+of a `Group` are more than three."""
 _LARGEST = 1 << 14
 """Bytes of a message."""
 

@@ -34,6 +34,7 @@ def part(begun: Begun, after: Member) -> Part:
     turn, member = begun.turn, begun.member
     last = after.rank.read == after.rank.agreed
     phase = turn.phase if turn.vote is None else None
+    # Not asked of `protocol.may_run`, which is what is checked: its mutants would be judged by themselves.
     paused = "all" if member.rank.paused in ("keep", "abort") else None
     record = records.Member(LockStep(0, phase, begun.calls, last), 0, paused, member.work, turn.kind == "dummy")
     return Part(record, turn.throttle, member.rank.members, _begun(member, turn) or _after(after, last))
