@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from onbeat_engine.attention import Backend
-from onbeat_engine.batch import Batch, Inputs
-from onbeat_engine.executor import EngineRequest, Row
-from onbeat_engine.kv import KVCache, KVShape
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.runner.attention import Backend
+from onbeat_engine.runner.batch import Batch, Inputs
+from onbeat_engine.runner.executor import BatchRow, EngineRequest
+from onbeat_engine.runner.kv import KVCache, KVShape
+from onbeat_engine.wire.params import SamplingParams
 
 CPU = torch.device("cpu")
 
@@ -63,7 +63,7 @@ def case(
     values_cache.copy_(randn(*values_cache.shape))
     ids = np.random.default_rng(seed).permutation(num_blocks) if shuffled else np.arange(num_blocks)
     common, ids = ids[:shared].tolist(), ids[shared:]
-    engine_rows: list[Row] = []
+    engine_rows: list[BatchRow] = []
     keys: list[Any] = []
     values: list[Any] = []
     q, k, v = [], [], []
@@ -72,7 +72,7 @@ def case(
         own = ids[sum(counts[:index]) : sum(counts[: index + 1])].tolist()
         blocks = common + own
         request = EngineRequest(str(index), [0] * (start + count), 1, SamplingParams(), seed=0)
-        engine_rows.append(Row(request, start, count, True, blocks))
+        engine_rows.append(BatchRow(request, start, count, True, blocks))
         q.append(randn(count, heads, dim))
         k.append(randn(count, kv_heads, dim))
         v.append(randn(count, kv_heads, dim))

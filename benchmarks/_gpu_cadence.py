@@ -8,16 +8,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import Built, EngineCore
-from onbeat_engine.fake import tokenizer
-from onbeat_engine.lanes.steps import LaneStep
-from onbeat_engine.messages import LogEntry, NewRequest, Outputs
-from onbeat_engine.models.load import Model
-from onbeat_engine.runner import ModelRunner
-from onbeat_engine.sampling.sampler import Sampler
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.rank.core import Built, EngineCore
+from onbeat_engine.runner.model_runner import ModelRunner
+from onbeat_engine.runner.models.load import LoadedModel
+from onbeat_engine.runner.sampling.sampler import Sampler
+from onbeat_engine.testing.fake import tokenizer
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.lane_steps import LaneStep
+from onbeat_engine.wire.messages import LogEntry, NewRequest, RankOutputs
+from onbeat_engine.wire.params import SamplingParams
 
 INTERVALS = (1, 2)
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -63,14 +63,16 @@ class Loop:
         """Take a turn; False: there was nothing to do."""
         busy = self.core.turn()
         for message in self.core.take():
-            if isinstance(message, Outputs):
+            if isinstance(message, RankOutputs):
                 self.steps += message.lane_steps
                 for output in message.outputs:
                     self.tokens.setdefault(output.id, []).extend(output.tokens)
         return busy
 
 
-def run_loop(model: Model, config: EngineConfig, *, decodes: int, prompts: int, length: int, **parts: Any) -> Cadence:
+def run_loop(
+    model: LoadedModel, config: EngineConfig, *, decodes: int, prompts: int, length: int, **parts: Any
+) -> Cadence:
     """Run the step loop with `decodes` sequences that decode; every second step a prompt of `length` arrives.
 
     Args:
@@ -105,7 +107,7 @@ def run_loop(model: Model, config: EngineConfig, *, decodes: int, prompts: int, 
     )
 
 
-def check_cadence(model: Model, config: EngineConfig, **sizes: Any) -> list[Cadence]:
+def check_cadence(model: LoadedModel, config: EngineConfig, **sizes: Any) -> list[Cadence]:
     """Run the loop at each interval, with graphs and without; the first run decides what is right.
 
     Args:

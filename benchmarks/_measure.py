@@ -184,9 +184,9 @@ def median_us(nanoseconds: Iterable[int]) -> float:
 def measure_search(operations: int) -> Search:
     """Explore all small worlds of the audit, as deep as a quick one goes; at most so many operations in each."""
     # Late, so that nothing but the scheduler is loaded while it is measured.
-    from onbeat_proofs.limits import LIMITS  # noqa: PLC0415
-    from onbeat_proofs.scopes import SCOPES  # noqa: PLC0415
-    from onbeat_proofs.search import Exploration  # noqa: PLC0415
+    from onbeat_proofs.audit.budgets import LIMITS  # noqa: PLC0415
+    from onbeat_proofs.audit.search import Exploration  # noqa: PLC0415
+    from onbeat_proofs.audit.worlds import SCOPES  # noqa: PLC0415
 
     def found(violation: object, scenario: object) -> None:
         raise RuntimeError(f"the search found {violation}")

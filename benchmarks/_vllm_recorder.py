@@ -33,7 +33,7 @@ def build(kind: Any, folder: Path, decodes: int) -> Any:
 def measure(folder: Path, decodes: int) -> dict[str, float]:
     """Median microseconds of a step, plain and recorded."""
     plain = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
-    recorded = importlib.import_module("onbeat_engine.vllm_recorder").RecordedScheduler
+    recorded = importlib.import_module("onbeat_engine.vllm.recorder").RecordedScheduler
     made = [build(kind, folder, decodes) for kind in (plain, recorded)]
     build(plain, folder, 1)  # leaves the class in its place
     least = [float("inf"), float("inf")]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from onbeat_engine.models.build import build
-from onbeat_engine.models.config import ModelConfig
-from onbeat_engine.models.load import Model
-from onbeat_engine.models.source import Source
+from onbeat_engine.files.find import ModelFiles
+from onbeat_engine.runner.models.architecture import ModelConfig
+from onbeat_engine.runner.models.build import build
+from onbeat_engine.runner.models.load import LoadedModel
 
 SHAPES = {
     "llama-8b": ModelConfig(
@@ -80,7 +80,7 @@ SHAPES = {
         dtype="float32",
     ),
 }
-"""By name; tokens of the last two are bytes, as those of `onbeat_engine.fake.tokenizer`."""
+"""By name; tokens of the last two are bytes, as those of `onbeat_engine.testing.fake.tokenizer`."""
 
 
 class RandomWeights:
@@ -119,12 +119,12 @@ class RandomWeights:
         return torch.randn(shape, generator=self._generator, device=self._device) / shape[1] ** 0.5
 
 
-def random_model(config: ModelConfig, dtype: Any, device: Any) -> Model:
+def random_model(config: ModelConfig, dtype: Any, device: Any) -> LoadedModel:
     """Build a model of random weights."""
     length = config.max_position_embeddings
     with torch.inference_mode():
         decoder = build(config, RandomWeights(config, device), dtype=dtype, device=device, max_positions=length)
-    return Model(config, decoder, Source("folder", Path(), "random"), length)
+    return LoadedModel(config, decoder, ModelFiles("folder", Path(), "random"), length)
 
 
 def write_model(config: ModelConfig, folder: Path, *, ascii_only: bool = False) -> str:

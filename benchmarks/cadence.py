@@ -39,11 +39,11 @@ from rich.table import Table
 
 from benchmarks._report import machine
 from benchmarks._weights import SHAPES, write_model
-from onbeat_engine.async_llm import AsyncLLM
 from onbeat_engine.bench.prompts import arrival_times
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.fake import tokenizer
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.testing.fake import tokenizer
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.params import SamplingParams
 
 LOADS = ("decode", "saturation", "prefill")
 CONTEXT = 256

@@ -22,15 +22,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._report import machine
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import Built, EngineCore
-from onbeat_engine.fake import FakeExecutor
-from onbeat_engine.messages import LogEntry, NewRequest
 from onbeat_engine.parallel.experts import ExpertParallel, Way, split_experts
 from onbeat_engine.parallel.group import Group, Through
-from onbeat_engine.parallel.place import Place, free_port
-from onbeat_engine.sampling_params import SamplingParams
-from onbeat_spec.protocol import Settings, Vote
+from onbeat_engine.parallel.place import GroupPlace, free_port
+from onbeat_engine.rank.core import Built, EngineCore
+from onbeat_engine.testing.fake import FakeExecutor
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.messages import LogEntry, NewRequest
+from onbeat_engine.wire.params import SamplingParams
+from onbeat_spec.protocol import GroupSettings, Vote
 
 HIDDEN, EXPERTS, TOP_K = 576, 4, 2
 TOKENS = (1, 16, 64, 256)
@@ -86,14 +86,14 @@ def layer(group: Group, tokens: int, way: Way, times: int) -> float:
     return timed(lambda: shared(0, x, ids, weights), times)
 
 
-def rank(place: Place, steps: int, send: Connection) -> None:
+def rank(place: GroupPlace, steps: int, send: Connection) -> None:
     """Be a rank; tell what was measured."""
     torch.set_num_threads(1)
     told: dict[str, Any] = {}
     throughs: tuple[Through, ...] = ("memory", "gloo")
     for attempt, through in enumerate(throughs):
-        where = Place(place.rank, place.size, port=place.port + attempt)
-        group = Group.join(where, Settings(2, 16), {}, through=through, timeout=30.0)
+        where = GroupPlace(place.rank, place.size, port=place.port + attempt)
+        group = Group.join(where, GroupSettings(2, 16), {}, through=through, timeout=30.0)
         told[f"vote {through}"] = timed(partial(group.exchange, Vote(1, True)), steps)
         for tokens in TOKENS:
             for way in WAYS:
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     context = multiprocessing.get_context("spawn")
     pairs = [context.Pipe(duplex=False) for _ in range(options.ranks)]
     port = free_port()
-    places = [Place(number, options.ranks, port=port) for number in range(options.ranks)]
+    places = [GroupPlace(number, options.ranks, port=port) for number in range(options.ranks)]
     ranks = [
         context.Process(target=rank, args=(place, options.steps, send), daemon=True)
         for place, (_, send) in zip(places, pairs, strict=True)

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from benchmarks._weights import SHAPES, write_model
 from benchmarks.cadence import prompt
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.fake import tokenizer
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.testing.fake import tokenizer
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.params import SamplingParams
 
 TIMEOUT = 2.0
 """Of a collective, in seconds."""

@@ -25,12 +25,12 @@ from typing import Any
 import torch
 
 from benchmarks._report import machine
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.executor import EngineRequest, Row
-from onbeat_engine.models.load import Model, load_model, open_weights
-from onbeat_engine.runner import ModelRunner
-from onbeat_engine.sampling.sampler import Sampler
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.runner.executor import BatchRow, EngineRequest
+from onbeat_engine.runner.model_runner import ModelRunner
+from onbeat_engine.runner.models.load import LoadedModel, load_model, open_weights
+from onbeat_engine.runner.sampling.sampler import Sampler
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.params import SamplingParams
 from onbeat_reference.scheduler import Scheduler
 from onbeat_reference.watch import Watch
 
@@ -78,11 +78,11 @@ class Timed:
         return result
 
 
-def run_ours(model: Model, config: EngineConfig, prompts: Sequence[Sequence[int]], output: int) -> Ours:
+def run_ours(model: LoadedModel, config: EngineConfig, prompts: Sequence[Sequence[int]], output: int) -> Ours:
     """Generate `output` tokens for each prompt, all at once."""
     timed: Any = Timed(model.decoder)
     sampler = Sampler(model.config.vocab_size, model.device, config.max_num_seqs)
-    runner = ModelRunner(Model(model.config, timed, model.source, model.max_model_len), config, sampler)
+    runner = ModelRunner(LoadedModel(model.config, timed, model.source, model.max_model_len), config, sampler)
     scheduler = Scheduler(config.scheduler_config(num_blocks=runner.num_blocks, max_model_len=model.max_model_len))
     watch = Watch(scheduler)
     requests = [EngineRequest(str(i), prompt, output, GREEDY, seed=0) for i, prompt in enumerate(prompts)]
@@ -98,7 +98,7 @@ def run_ours(model: Model, config: EngineConfig, prompts: Sequence[Sequence[int]
         for id, tokens in step.scheduled.items():
             each = scheduler.requests[id]
             assert isinstance(each, EngineRequest)
-            rows.append(Row(each, each.num_computed - tokens, tokens, id in sampling, each.blocks))
+            rows.append(BatchRow(each, each.num_computed - tokens, tokens, id in sampling, each.blocks))
         outputs = runner.execute(rows).wait()
         watch.step(step)
         done = scheduler.update(step, outputs.tokens)
@@ -134,7 +134,7 @@ def run_theirs(theirs: Any, prompts: Sequence[Sequence[int]], output: int) -> tu
     return tokens[:, ids.shape[1] :].tolist(), perf_counter() - began, process_time() - cpu
 
 
-def load_theirs(model: Model) -> Any:
+def load_theirs(model: LoadedModel) -> Any:
     """Load the same weights into transformers (which reads GGUF files only with more packages than are here)."""
     import transformers  # noqa: PLC0415 - only needed here, and slow to import
 

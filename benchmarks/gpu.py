@@ -32,15 +32,15 @@ import torch
 from benchmarks import _gpu_cadence as cadence
 from benchmarks._attention import case, error
 from benchmarks._weights import SHAPES, RandomWeights, random_model, write_model
-from onbeat_engine.attention import make
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.executor import EngineRequest, Row
-from onbeat_engine.kv import KVCache, KVShape
-from onbeat_engine.models.config import ModelConfig
-from onbeat_engine.models.load import Model
-from onbeat_engine.runner import ModelRunner
-from onbeat_engine.sampling.sampler import Sampler
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.runner.attention import make
+from onbeat_engine.runner.executor import BatchRow, EngineRequest
+from onbeat_engine.runner.kv import KVCache, KVShape
+from onbeat_engine.runner.model_runner import ModelRunner
+from onbeat_engine.runner.models.architecture import ModelConfig
+from onbeat_engine.runner.models.load import LoadedModel
+from onbeat_engine.runner.sampling.sampler import Sampler
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -51,7 +51,7 @@ MIXED = [(0, 1), (700, 1), (0, 333), (517, 130), (1024, 1), (16, 1), (7, 2)]
 DECODES = [(3000, 1), (1, 1), (513, 1)]
 
 
-def runner_for(model: Model, config: EngineConfig, **parts: Any) -> ModelRunner:
+def runner_for(model: LoadedModel, config: EngineConfig, **parts: Any) -> ModelRunner:
     """Build a runner and a sampler."""
     return ModelRunner(model, config, Sampler(model.config.vocab_size, model.device, config.max_num_seqs), **parts)
 
@@ -90,14 +90,14 @@ def check_kernels(backends: Sequence[str], device: Any) -> list[Check]:
     return checks
 
 
-def decode_rows(count: int, length: int, block_size: int, generator: Any, vocab_size: int) -> list[Row]:
+def decode_rows(count: int, length: int, block_size: int, generator: Any, vocab_size: int) -> list[BatchRow]:
     """Return decodes whose `length` tokens before are, as far as the KV cache knows, computed."""
     width = -(-(length + 1) // block_size)
     rows = []
     for index in range(count):
         tokens = torch.randint(vocab_size, (length + 1,), generator=generator).tolist()
         each = EngineRequest(str(index), tokens, 64, GREEDY, seed=0)
-        rows.append(Row(each, length, 1, True, list(range(index * width, (index + 1) * width))))
+        rows.append(BatchRow(each, length, 1, True, list(range(index * width, (index + 1) * width))))
     return rows
 
 
@@ -109,7 +109,7 @@ def fill(kv: KVCache) -> None:
             values.normal_()
 
 
-def check_replay(model: Model, config: EngineConfig, counts: Sequence[int], capture: Any = None) -> list[Check]:
+def check_replay(model: LoadedModel, config: EngineConfig, counts: Sequence[int], capture: Any = None) -> list[Check]:
     """Compare replayed steps with eager ones, and look at what they left in the cache.
 
     Of the logits the largest difference counts, relative to the largest logit. Both write the same slots.
@@ -226,12 +226,12 @@ def weight_bytes(config: ModelConfig, dtype: Any) -> int:
     return sum(prod(shape) for shape in shapes.values()) * int(dtype.itemsize)
 
 
-def _step(runner: ModelRunner, rows: Sequence[Row]) -> None:
+def _step(runner: ModelRunner, rows: Sequence[BatchRow]) -> None:
     runner.execute(rows).wait()
 
 
 def step_times(
-    model: Model,
+    model: LoadedModel,
     config: EngineConfig,
     sizes: Sequence[int],
     context: int,

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import Built, EngineCore
-from onbeat_engine.executor import EngineRequest, Executor, Pending, Row, StepOutputs
-from onbeat_engine.fake import FakeExecutor
-from onbeat_engine.messages import LogEntry, NewRequest
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.rank.core import Built, EngineCore
+from onbeat_engine.runner.executor import BatchRow, EngineRequest, Executor, Pending, StepOutputs
+from onbeat_engine.testing.fake import FakeExecutor
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.messages import LogEntry, NewRequest
+from onbeat_engine.wire.params import SamplingParams
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "monitor off": {"monitor": False},
@@ -56,7 +56,7 @@ class Timed:
         self.spent_ns = 0
         self.steps = 0
 
-    def execute(self, rows: Sequence[Row]) -> "Waiting":
+    def execute(self, rows: Sequence[BatchRow]) -> "Waiting":
         """Begin a step."""
         began = perf_counter_ns()
         pending = self.inner.execute(rows)
@@ -100,7 +100,7 @@ def build(config: EngineConfig, real: bool) -> Built:
     """Build a rank, with a real model or without one."""
     if not real:
         return Built(FakeExecutor(config.block_size), 20_000, 4096)
-    from onbeat_engine.build import build as build_rank  # noqa: PLC0415 - torch, only where a model is wanted
+    from onbeat_engine.rank.build import build as build_rank  # noqa: PLC0415 - torch, only where a model is wanted
 
     return build_rank(config, 0)
 

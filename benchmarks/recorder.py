@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import NamedTuple
 
 from benchmarks._measure import build_requests, build_scheduler, sampled
-from onbeat_proofs.check_trace import check_trace
+from onbeat_proofs.traces.check import check_trace
 from onbeat_reference import Scheduler
 from onbeat_reference.recorder import RecorderMixin
 from onbeat_reference.trace_writer import TraceOptions

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 import psutil
 
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.fake import expected, tokenizer
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.testing.fake import expected, tokenizer
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.params import SamplingParams
 
 LENGTH = 150
 PARAMS = SamplingParams(temperature=0.0, max_tokens=LENGTH, seed=0)
@@ -62,7 +62,7 @@ async def _leaked(me: psutil.Process, files: int) -> int:
 async def run(rounds: int) -> None:
     """Do all rounds, and print what was seen."""
     config = EngineConfig(model="delay=0.002", data_parallel_size=2, restart=True, collective_timeout=1.0)
-    engine = await AsyncLLM.from_config(config, build="onbeat_engine.fake:build", tokenizer=tokenizer())
+    engine = await AsyncLLM.from_config(config, build="onbeat_engine.testing.fake:build", tokenizer=tokenizer())
     me, choice = psutil.Process(), random.Random(1)
     others = set(me.children()) - {psutil.Process(info.pid) for info in engine.ranks}  # whoever runs this may have some
     files = me.num_fds()

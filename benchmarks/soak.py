@@ -27,9 +27,9 @@ import psutil
 
 from benchmarks._clients import Client, Tally
 from benchmarks._weights import SHAPES, write_model
-from onbeat_engine.fake import backend
+from onbeat_engine.testing.fake import backend
 
-SERVE = "import sys; from onbeat_engine.cmd_serve import command; command(sys.argv[1:])"
+SERVE = "import sys; from onbeat_engine.verbs.serve import command; command(sys.argv[1:])"
 BACK_TO_ZERO = (
     "num_requests_running",
     "num_requests_waiting",

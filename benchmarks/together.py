@@ -30,10 +30,10 @@ from typing import Any
 
 from benchmarks._report import machine
 from benchmarks._weights import SHAPES, write_model
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.fake import tokenizer
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.testing.fake import tokenizer
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.params import SamplingParams
 from onbeat_spec.trace import Idle, StepRecord
 from onbeat_spec.trace_read import TraceFile
 
@@ -168,7 +168,7 @@ def recorded(folder: Path) -> Recorded:
 def checked(folder: Path) -> tuple[int, dict[str, Any], str]:
     """Run `onbeat check-trace`; return its exit code, its results, and what it printed."""
     results = folder / "results.json"
-    command = [sys.executable, "-m", "onbeat_proofs.program", "check-trace", str(folder), "--json", str(results)]
+    command = [sys.executable, "-m", "onbeat.program", "check-trace", str(folder), "--json", str(results)]
     path = os.pathsep.join(entry for entry in sys.path if entry)
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
     said = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}

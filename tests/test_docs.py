@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from onbeat_proofs import pytest_plugin
-from onbeat_proofs.cmd_audit import command
+from onbeat_proofs.verbs.audit import command
 
 CI = (Path(__file__).parent.parent / "docs" / "ci.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", CI, re.MULTILINE | re.DOTALL)
@@ -45,7 +45,7 @@ SERVING = (Path(__file__).parent.parent / "docs" / "serving.md").read_text(encod
 
 def test_the_page_on_serving_has_every_flag_and_no_other() -> None:
     pytest.importorskip("fastapi", reason="the engine's libraries are not installed")
-    from onbeat_engine.cmd_serve import command as serve
+    from onbeat_engine.verbs.serve import command as serve
 
     known = {option for parameter in serve.params for option in (*parameter.opts, *parameter.secondary_opts)}
     shown = set(re.findall(r"`(--[a-z-]+)`", SERVING))
@@ -59,7 +59,7 @@ def test_the_page_on_serving_has_every_endpoint_and_every_metric() -> None:
     from prometheus_client import generate_latest
 
     from onbeat_engine.server.app import build
-    from onbeat_engine.server.config import ServerConfig
+    from onbeat_engine.server.options import ServerConfig
     from tests.engine.server.stub import StubEngine
 
     app, serving = build(StubEngine(), ServerConfig())

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onbeat_proofs.text import STATEMENTS
+from onbeat_proofs.play.keeps_text import STATEMENTS
 from tools.findings_notes import JUDGEMENTS, NOT_SHOWN, SEEN
 from tools.findings_shown import Shown, number, shown_by, table
 from tools.findings_targets import Target

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onbeat_proofs.audit_report import Finding
-from onbeat_proofs.scenario import load_text
-from onbeat_proofs.smallest import kind_of
-from onbeat_proofs.text import STATEMENTS
-from onbeat_proofs.vllm.testfile import test_file
+from onbeat_proofs.audit.findings import kind_of
+from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.audit.vllm.testfile import test_file
+from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.scenarios.files import load_text
 from onbeat_spec.catalogue import CATALOGUE
 from tools.findings_notes import NOTES, Note, note_for, place_of
 from tools.findings_targets import Target

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onbeat_proofs.text import STATEMENTS
+from onbeat_proofs.play.keeps_text import STATEMENTS
 from tools.findings_shown import table
 from tools.findings_targets import Target
 from tools.vllm_env import ROOT

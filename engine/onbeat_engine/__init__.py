@@ -8,20 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onbeat_engine.async_llm import AsyncLLM
-    from onbeat_engine.config import EngineConfig
+    from onbeat_engine.front.async_llm import AsyncLLM
+    from onbeat_engine.front.outputs import RequestOutput
     from onbeat_engine.llm import LLM
-    from onbeat_engine.outputs import RequestOutput
-    from onbeat_engine.sampling_params import SamplingParams
+    from onbeat_engine.wire.config import EngineConfig
+    from onbeat_engine.wire.params import SamplingParams
 
 __all__ = ["LLM", "AsyncLLM", "EngineConfig", "RequestOutput", "SamplingParams"]
 
 _HOMES = {
     "LLM": "llm",
-    "AsyncLLM": "async_llm",
-    "EngineConfig": "config",
-    "RequestOutput": "outputs",
-    "SamplingParams": "sampling_params",
+    "AsyncLLM": "front.async_llm",
+    "EngineConfig": "wire.config",
+    "RequestOutput": "front.outputs",
+    "SamplingParams": "wire.params",
 }
 
 

@@ -9,17 +9,17 @@ from typing import Any, Protocol, TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from onbeat_engine.async_llm import BUILD, AsyncLLM
-from onbeat_engine.client import Client
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import EngineCore
-from onbeat_engine.errors import BadRequest, EngineDead
-from onbeat_engine.messages import Output, RankStats
-from onbeat_engine.outputs import RequestOutput, RequestState
-from onbeat_engine.preparing import Prepared, Preparer
-from onbeat_engine.process import resolve
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.front.async_llm import BUILD, AsyncLLM
+from onbeat_engine.front.client import Client
+from onbeat_engine.front.outputs import RequestOutput, RequestState
+from onbeat_engine.front.preparing import Prepared, Preparer
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.process import resolve
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.errors import BadRequest, EngineDead
+from onbeat_engine.wire.messages import Output, RankStats
+from onbeat_engine.wire.params import SamplingParams
 
 T = TypeVar("T")
 Prompt = str | Sequence[int]
@@ -27,7 +27,7 @@ Message = Mapping[str, Any]
 Told = Callable[[RequestOutput], None]
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """Serves a list of requests."""
 
     def run(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], told: Told) -> list[RequestOutput]:
@@ -68,12 +68,12 @@ class LLM:
     ) -> None:
         self.config = EngineConfig(model=model, **fields)
         if loaded_tokenizer is None:
-            from onbeat_engine.build import load_tokenizer  # noqa: PLC0415 - it needs more than tests without a model do
+            from onbeat_engine.rank.build import load_tokenizer  # noqa: PLC0415 - it needs more than tests without a model do
 
             loaded_tokenizer = load_tokenizer(self.config)
         self._tokenizer = loaded_tokenizer
         kind = InProcess if self.config.data_parallel_size == 1 else InThread
-        self._engine: Engine = kind(self.config, build, self._tokenizer)
+        self._engine: Backend = kind(self.config, build, self._tokenizer)
 
     def generate(
         self,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from onbeat_proofs.reports.checks import Check
+    from onbeat_proofs.audit.reports.verdicts import CheckResult
 
 BUDGETS = ("quick", "standard", "deep")
 OPTIONS = ("policy", "budget", "seed")
@@ -68,7 +68,7 @@ class SchedulerContract:
         onbeat_audit.judge("suite")
 
 
-class Target(NamedTuple):
+class AuditTarget(NamedTuple):
     """What is audited, and what is accepted of it."""
 
     scheduler: Any
@@ -83,7 +83,7 @@ class Target(NamedTuple):
 class Audited:
     """An audit that runs when it is first asked for, and its verdicts as outcomes of tests."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: AuditTarget) -> None:
         self.target = target
 
     def judge(self, id: str | None) -> None:
@@ -112,7 +112,7 @@ class Audited:
         if vacuous:
             pytest.skip("; ".join(f"{check.id}: {check.reason}" for check in vacuous))
 
-    def _failure(self, check: "Check") -> str | None:
+    def _failure(self, check: "CheckResult") -> str | None:
         """Return why a check fails its test; None: it does not."""
         why = self.target.deliberate.get(check.id)
         if check.verdict == "violated":
@@ -126,10 +126,10 @@ class Audited:
         return f"{check.id}: {check.reason}" if check.verdict == "undecided" else None
 
     @cached_property
-    def _outcome(self) -> "tuple[dict[str, Check], str | None]":
-        from onbeat_proofs.audit import audit
-        from onbeat_proofs.reports.checks import checks_of
-        from onbeat_proofs.watchdog import GUARD, Guard
+    def _outcome(self) -> "tuple[dict[str, CheckResult], str | None]":
+        from onbeat_proofs.audit.reports.verdicts import checks_of
+        from onbeat_proofs.audit.run import audit
+        from onbeat_proofs.foreign.watchdog import GUARD, Guard
         from onbeat_spec.errors import OnbeatError
 
         target = self.target
@@ -147,7 +147,7 @@ class Audited:
         return checks, None
 
     @property
-    def _checks(self) -> "dict[str, Check]":
+    def _checks(self) -> "dict[str, CheckResult]":
         return self._outcome[0]
 
     @property
@@ -163,7 +163,7 @@ def invariants() -> Sequence[str]:
     return [id for id, entry in CATALOGUE.items() if entry.scopes]
 
 
-def _violation(check: "Check", scheduler: str) -> str:
+def _violation(check: "CheckResult", scheduler: str) -> str:
     """Say what is wrong; the first line alone says it too, since summaries show no more."""
     lines = []
     for problem in check.problems:
@@ -185,7 +185,7 @@ def onbeat_audit(request: pytest.FixtureRequest) -> Audited:
         raise pytest.UsageError("onbeat_audit is for subclasses of onbeat_proofs.pytest_plugin.SchedulerContract")
     name = f"{cls.__module__}:{cls.__qualname__}"
     return Audited(
-        Target(_factory(cls, name), name, cls.policy, cls.budget, cls.seed, cls.allow_vacuous, cls.deliberate)
+        AuditTarget(_factory(cls, name), name, cls.policy, cls.budget, cls.seed, cls.allow_vacuous, cls.deliberate)
     )
 
 
@@ -212,7 +212,7 @@ def _factory(cls: type[SchedulerContract], name: str) -> Any:
 
 
 def _loaded(text: str) -> type:
-    from onbeat_proofs.targets import load_scheduler
+    from onbeat_proofs.foreign.targets import load_scheduler
     from onbeat_spec.errors import OnbeatError
 
     try:
@@ -223,7 +223,7 @@ def _loaded(text: str) -> type:
 
 # --- A class named on the command line -------------------------------------------------------------------------------
 
-TARGET = pytest.StashKey[Target]()
+TARGET = pytest.StashKey[AuditTarget]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -250,13 +250,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if given:
             raise pytest.UsageError(f"--onbeat-{next(iter(given))} needs --onbeat-scheduler MODULE:CLASS")
         return
-    from onbeat_proofs.adapters import AUTO
-    from onbeat_proofs.policies import policy_of
-    from onbeat_proofs.targets import load_scheduler
+    from onbeat_proofs.audit.adapters import AUTO
+    from onbeat_proofs.foreign.policies import policy_of
+    from onbeat_proofs.foreign.targets import load_scheduler
     from onbeat_spec.errors import OnbeatError
 
     try:
-        config.stash[TARGET] = Target(load_scheduler(name), name, **given)
+        config.stash[TARGET] = AuditTarget(load_scheduler(name), name, **given)
         if "policy" in given and given["policy"] != AUTO:
             policy_of(given["policy"])
     except OnbeatError as error:

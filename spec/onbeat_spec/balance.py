@@ -22,7 +22,7 @@ WAITING_WEIGHT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LoadReport:
     """What an engine says of itself. All zero: nothing yet, which counts as no load (B84).
 
     Attributes:
@@ -43,7 +43,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineLoad:
     """One engine, as the balancer knows it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Engine:
         gone: it died or was removed.
     """
 
-    report: Report = Report()
+    report: LoadReport = LoadReport()
     sent: int = 0
     sent_tokens: int = 0
     paused: bool = False
@@ -69,7 +69,7 @@ class Fleet:
         by_tokens: compare outstanding prompt tokens instead of requests (B87).
     """
 
-    engines: tuple[Engine, ...]
+    engines: tuple[EngineLoad, ...]
     turn: int = 0
     by_tokens: bool = False
 
@@ -84,23 +84,23 @@ class Candidate(NamedTuple):
 
 def fleet_of(count: int, *, turn: int = 0, by_tokens: bool = False) -> Fleet:
     """Return `count` engines without load. Of several front ends each should begin with another `turn`, as in vLLM."""
-    return Fleet((Engine(),) * count, turn, by_tokens)
+    return Fleet((EngineLoad(),) * count, turn, by_tokens)
 
 
 # --- The load --------------------------------------------------------------------------------------------------------
 
 
-def unread(engine: Engine) -> int:
+def unread(engine: EngineLoad) -> int:
     """Requests in flight: sent, and not known to the report (B86)."""
     return engine.sent - engine.report.read
 
 
-def counted(engine: Engine) -> int:
+def counted(engine: EngineLoad) -> int:
     """Requests that the engine holds or will: reported and in flight."""
     return engine.report.waiting + engine.report.running + unread(engine)
 
 
-def score(engine: Engine, by_tokens: bool) -> int:
+def score(engine: EngineLoad, by_tokens: bool) -> int:
     """Counted load: outstanding prompt tokens (B87), or requests, of which those waiting or in flight weigh more."""
     if by_tokens:
         return engine.report.tokens + engine.sent_tokens - engine.report.read_tokens
@@ -110,7 +110,7 @@ def score(engine: Engine, by_tokens: bool) -> int:
 # --- The choice ------------------------------------------------------------------------------------------------------
 
 
-def serves(engine: Engine) -> bool:
+def serves(engine: EngineLoad) -> bool:
     """Whether it may be sent a request."""
     return not engine.gone and not engine.paused
 
@@ -169,12 +169,12 @@ def sent(fleet: Fleet, index: int, tokens: int) -> Fleet:
     return replace(_with(fleet, index, engine), turn=advance(index, len(fleet.engines)))
 
 
-def is_newer(report: Report, than: Report) -> bool:
+def is_newer(report: LoadReport, than: LoadReport) -> bool:
     """Whether a report is newer than another one of the same engine; those of others do not matter (B89)."""
     return (report.epoch, report.number) > (than.epoch, than.number)
 
 
-def reported(fleet: Fleet, index: int, report: Report) -> Fleet:
+def reported(fleet: Fleet, index: int, report: LoadReport) -> Fleet:
     """Take an engine's report. One that is not newer than the last, or from an engine that is gone, changes nothing."""
     engine = fleet.engines[index]
     if engine.gone or not is_newer(report, engine.report):
@@ -182,7 +182,7 @@ def reported(fleet: Fleet, index: int, report: Report) -> Fleet:
     return _with(fleet, index, replace(engine, report=report))
 
 
-def publishes(last: Report, now: Report) -> bool:
+def publishes(last: LoadReport, now: LoadReport) -> bool:
     """Whether an engine sends a report: whenever what it would say has changed, in every mode (B88).
 
     The order of reports, `epoch` and `number`, is no reason to send one.
@@ -202,8 +202,8 @@ def removed(fleet: Fleet, index: int) -> Fleet:
 
 def joined(fleet: Fleet, index: int, epoch: int) -> Fleet:
     """Put a new engine in a place: no load, nothing sent. Reports of epochs before its own are of the one before it."""
-    return _with(fleet, index, Engine(Report(epoch)))
+    return _with(fleet, index, EngineLoad(LoadReport(epoch)))
 
 
-def _with(fleet: Fleet, index: int, engine: Engine) -> Fleet:
+def _with(fleet: Fleet, index: int, engine: EngineLoad) -> Fleet:
     return replace(fleet, engines=(*fleet.engines[:index], engine, *fleet.engines[index + 1 :]))

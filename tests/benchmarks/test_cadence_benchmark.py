@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import cadence
-from onbeat_engine.config import EngineConfig
+from onbeat_engine.wire.config import EngineConfig
 
 T = TypeVar("T")
 Tokens = asyncio.Queue[None]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import generate
-from tests.engine.models import tiny
+from tests.engine.runner.models import tiny
 
 
 def test_both_sides_generate_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

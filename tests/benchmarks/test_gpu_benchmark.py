@@ -6,10 +6,10 @@ import torch
 from benchmarks import gpu
 from benchmarks._gpu_cadence import Cadence, faults
 from benchmarks._weights import SHAPES, random_model
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.graphs import Captured, Forward
-from onbeat_engine.kv import KVCache
-from onbeat_engine.lanes.steps import LaneStep
+from onbeat_engine.runner.graphs import Captured, Forward
+from onbeat_engine.runner.kv import KVCache
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.lane_steps import LaneStep
 
 CPU = torch.device("cpu")
 torch.set_num_threads(1)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks._weights import SHAPES, RandomWeights, write_model
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.models.load import load_model
+from onbeat_engine.runner.models.load import load_model
+from onbeat_engine.wire.config import EngineConfig
 
 
 @pytest.mark.parametrize("name", ["tiny", "smallest"])

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import onbeat_engine
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.fake import expected, tokenizer
-from onbeat_engine.outputs import RequestOutput
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.front.outputs import RequestOutput
+from onbeat_engine.testing.fake import expected, tokenizer
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.params import SamplingParams
 
 STAMPS = {
     ("bench/serve.py", "now"),
@@ -28,7 +28,7 @@ STAMPS = {
 """Where the date is written: the `created` of an answer, the head of a report or of a trace, the date in a prompt."""
 JUMPS = """
 import random, time
-from onbeat_engine.fake import build
+from onbeat_engine.testing.fake import build
 real = time.time
 time.time = lambda: real() + random.choice((-1, 1)) * 3600 * random.randrange(100)
 """

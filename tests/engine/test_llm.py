@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.errors import BadRequest, EngineDead
-from onbeat_engine.fake import expected, tokenizer
 from onbeat_engine.llm import LLM, InProcess
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.testing.fake import expected, tokenizer
+from onbeat_engine.wire.errors import BadRequest, EngineDead
+from onbeat_engine.wire.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, seed=0)
 
 
 def make(model: str | None = None, **config: Any) -> LLM:
-    return LLM(model, build="onbeat_engine.fake:build", loaded_tokenizer=tokenizer(), **config)
+    return LLM(model, build="onbeat_engine.testing.fake:build", loaded_tokenizer=tokenizer(), **config)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

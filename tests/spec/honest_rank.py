@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from onbeat_spec.balance import Report, publishes
+from onbeat_spec.balance import LoadReport, publishes
 
 
 @dataclass
@@ -15,7 +15,7 @@ class Rank:
     preempted: list[int] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
     sum_read: tuple[int, int] = 0, 0
-    written: list[tuple[Report, int]] = field(default_factory=list)
+    written: list[tuple[LoadReport, int]] = field(default_factory=list)
     """Its reports, and how many preempted requests waited then."""
 
     def read(self) -> None:
@@ -38,12 +38,12 @@ class Rank:
                 held.pop(0)
                 return
 
-    def publish(self) -> Report:
+    def publish(self) -> LoadReport:
         """Write a report, if anything has changed; return the newest."""
         held = [*self.waiting, *self.preempted, *self.running]
         waiting = len(self.waiting) + len(self.preempted)
-        last = self.written[-1][0] if self.written else Report(self.epoch)
-        now = Report(self.epoch, last.number + 1, waiting, len(self.running), sum(held), *self.sum_read)
+        last = self.written[-1][0] if self.written else LoadReport(self.epoch)
+        now = LoadReport(self.epoch, last.number + 1, waiting, len(self.running), sum(held), *self.sum_read)
         if publishes(last, now):
             self.written.append((now, len(self.preempted)))
         return self.written[-1][0] if self.written else last

@@ -7,9 +7,9 @@ import pytest
 from onbeat_spec.balance import (
     WAITING_WEIGHT,
     Candidate,
-    Engine,
+    EngineLoad,
     Fleet,
-    Report,
+    LoadReport,
     choose,
     counted,
     distance,
@@ -42,7 +42,7 @@ def place_all(fleet: Fleet, *prompts: int) -> tuple[list[int], Fleet]:
 
 def loaded(*loads: int, turn: int = 0) -> Fleet:
     """Engines that run so many requests."""
-    return Fleet(tuple(Engine(Report(number=1, running=load)) for load in loads), turn)
+    return Fleet(tuple(EngineLoad(LoadReport(number=1, running=load)) for load in loads), turn)
 
 
 # --- The public cases ------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_b84_before_the_first_statistics_all_engines_are_used() -> None:
 def test_b86_an_older_snapshot_forgets_no_send() -> None:
     before, fleet = place_all(fleet_of(4), *[10] * 4)
     for index in range(4):
-        fleet = reported(fleet, index, Report(number=1))  # all zero, and nothing read yet
+        fleet = reported(fleet, index, LoadReport(number=1))  # all zero, and nothing read yet
     after, _ = place_all(fleet, *[10] * 4)
     assert [(before + after).count(index) for index in range(4)] == [2] * 4
 
@@ -65,8 +65,8 @@ def test_b86_an_older_snapshot_forgets_no_send() -> None:
 @pytest.mark.parametrize(("by_tokens", "right"), [(True, 1), (False, 0)])
 def test_b87_tokens_tell_a_giant_prompt_from_two_small_ones(by_tokens: bool, right: int) -> None:
     fleet = fleet_of(2, by_tokens=by_tokens)
-    fleet = reported(fleet, 0, Report(number=1, waiting=1, tokens=10_000))
-    fleet = reported(fleet, 1, Report(number=1, waiting=2, tokens=2_000))
+    fleet = reported(fleet, 0, LoadReport(number=1, waiting=1, tokens=10_000))
+    fleet = reported(fleet, 1, LoadReport(number=1, waiting=2, tokens=2_000))
     assert [score(engine, by_tokens) for engine in fleet.engines] == ([10_000, 2_000] if by_tokens else [4, 8])
     assert choose(fleet) == right
 
@@ -93,27 +93,29 @@ def test_b88_engines_with_long_outputs_are_seen(publishing: bool, widest: int) -
 
 
 def test_b88_an_engine_publishes_whatever_changes_and_nothing_else() -> None:
-    last = Report(3, 7, 1, 2, 30, 4, 50)
+    last = LoadReport(3, 7, 1, 2, 30, 4, 50)
     for name in ("waiting", "running", "tokens", "read", "read_tokens"):
         for change in (-1, 1):
             assert publishes(last, replace(last, **{name: getattr(last, name) + change}))
     assert not publishes(last, replace(last, epoch=4, number=1))
-    assert not publishes(Report(), Report(0, 1))
+    assert not publishes(LoadReport(), LoadReport(0, 1))
 
 
 def test_b89_the_order_of_reports_is_each_engines_own() -> None:
     fleet = fleet_of(2)
-    fleet = reported(fleet, 0, Report(2, 10, running=5))
-    fleet = reported(fleet, 1, Report(2, 9, running=6))
+    fleet = reported(fleet, 0, LoadReport(2, 10, running=5))
+    fleet = reported(fleet, 1, LoadReport(2, 9, running=6))
     assert [counted(engine) for engine in fleet.engines] == [5, 6]
-    assert reported(fleet, 1, Report(2, 8, running=7)) is fleet
+    assert reported(fleet, 1, LoadReport(2, 8, running=7)) is fleet
 
 
 # --- The load --------------------------------------------------------------------------------------------------------
 
 
 def test_what_counts() -> None:
-    engine = Engine(Report(1, 1, waiting=2, running=3, tokens=70, read=4, read_tokens=40), sent=6, sent_tokens=55)
+    engine = EngineLoad(
+        LoadReport(1, 1, waiting=2, running=3, tokens=70, read=4, read_tokens=40), sent=6, sent_tokens=55
+    )
     assert unread(engine) == 2
     assert counted(engine) == 7
     assert score(engine, False) == 4 * (2 + 2) + 3
@@ -122,13 +124,13 @@ def test_what_counts() -> None:
 
 def test_a_send_counts_at_its_engine_alone() -> None:
     fleet = sent(fleet_of(3), 1, 12)
-    assert fleet.engines == (Engine(), Engine(sent=1, sent_tokens=12), Engine())
+    assert fleet.engines == (EngineLoad(), EngineLoad(sent=1, sent_tokens=12), EngineLoad())
     assert fleet.turn == 2
     assert sent(fleet, 2, 1).turn == 0
 
 
 def test_a_new_fleet() -> None:
-    assert fleet_of(3) == Fleet((Engine(), Engine(), Engine()), 0, False)
+    assert fleet_of(3) == Fleet((EngineLoad(), EngineLoad(), EngineLoad()), 0, False)
     assert fleet_of(2, by_tokens=True).by_tokens
     assert place_all(fleet_of(4, turn=2), 1, 1, 1)[0] == [2, 3, 0]
 
@@ -213,13 +215,13 @@ def test_nobody_left_is_a_clear_answer(lost: tuple[int, ...], asleep: tuple[int,
 
 
 def test_who_joins_has_no_load_and_is_not_taken_for_the_one_before() -> None:
-    fleet = reported(sent(fleet_of(2), 0, 5), 0, Report(1, 8, waiting=3, read=1))
+    fleet = reported(sent(fleet_of(2), 0, 5), 0, LoadReport(1, 8, waiting=3, read=1))
     fleet = removed(fleet, 0)
-    assert reported(fleet, 0, Report(1, 9, waiting=4)) is fleet
+    assert reported(fleet, 0, LoadReport(1, 9, waiting=4)) is fleet
     fleet = joined(fleet, 0, 2)
-    assert fleet.engines == (Engine(Report(2)), Engine())
-    assert reported(fleet, 0, Report(1, 10, waiting=4)) is fleet
-    assert counted(reported(fleet, 0, Report(2, 1, waiting=4)).engines[0]) == 4
+    assert fleet.engines == (EngineLoad(LoadReport(2)), EngineLoad())
+    assert reported(fleet, 0, LoadReport(1, 10, waiting=4)) is fleet
+    assert counted(reported(fleet, 0, LoadReport(2, 1, waiting=4)).engines[0]) == 4
 
 
 # --- The order of reports --------------------------------------------------------------------------------------------
@@ -236,11 +238,11 @@ def test_who_joins_has_no_load_and_is_not_taken_for_the_one_before() -> None:
     ],
 )
 def test_newer(order: tuple[int, int], than: tuple[int, int], newer: bool) -> None:
-    assert is_newer(Report(*order), Report(*than)) is newer
-    fleet = Fleet((Engine(Report(*than)),))
-    assert reported(fleet, 0, Report(*order, waiting=5)).engines[0].report.waiting == (5 if newer else 0)
+    assert is_newer(LoadReport(*order), LoadReport(*than)) is newer
+    fleet = Fleet((EngineLoad(LoadReport(*than)),))
+    assert reported(fleet, 0, LoadReport(*order, waiting=5)).engines[0].report.waiting == (5 if newer else 0)
 
 
 def test_a_paused_engine_still_reports() -> None:
-    fleet = reported(paused(fleet_of(1), 0, True), 0, Report(0, 1, running=3))
-    assert fleet.engines == (Engine(Report(0, 1, running=3), paused=True),)
+    fleet = reported(paused(fleet_of(1), 0, True), 0, LoadReport(0, 1, running=3))
+    assert fleet.engines == (EngineLoad(LoadReport(0, 1, running=3), paused=True),)

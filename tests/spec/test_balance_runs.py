@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from onbeat_spec.balance import (
     WAITING_WEIGHT,
-    Report,
+    LoadReport,
     choose,
     counted,
     fleet_of,
@@ -42,7 +42,7 @@ class World:
     ranks: list[Rank] = field(default_factory=list)
     asleep: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
-    newest: dict[int, Report] = field(default_factory=dict)
+    newest: dict[int, LoadReport] = field(default_factory=dict)
     """The newest report that has come from each engine."""
     peak: int = 0
     largest: int = 0
@@ -80,7 +80,7 @@ class World:
             case _:
                 getattr(rank, what)()
 
-    def deliver(self, index: int, report: Report) -> None:
+    def deliver(self, index: int, report: LoadReport) -> None:
         before = self.newest.get(index)
         if index not in self.lost and (before is None or report.number > before.number):
             self.newest[index] = report
@@ -103,7 +103,7 @@ class World:
         most = self.largest if self.by_tokens else WAITING_WEIGHT
         assert not self.calm or max(loads) - min(loads) <= most
         for index, (engine, rank, load) in enumerate(zip(self.fleet.engines, self.ranks, loads, strict=True)):
-            assert engine.report == self.newest.get(index, Report(rank.epoch))
+            assert engine.report == self.newest.get(index, LoadReport(rank.epoch))
             preempted = dict(rank.written).get(engine.report, 0)
             assert load <= self.peak + most + (0 if self.by_tokens else (WAITING_WEIGHT - 1) * preempted)
 

@@ -4,9 +4,9 @@ import pytest
 
 from onbeat_spec import protocol
 from onbeat_spec.errors import ConfigError, ProtocolMisuse, RequestRefused
-from onbeat_spec.protocol import Agreement, Event, Front, Rank, Settings, Turn, Vote
+from onbeat_spec.protocol import Agreement, Event, Front, GroupSettings, Rank, Turn, Vote
 
-TWO = Settings(interval=2, sync=3)
+TWO = GroupSettings(interval=2, sync=3)
 FRONT = Front((0, 1))
 PAUSED = protocol.pause(FRONT, "keep")[0]
 BUSY = Rank(read=4, agreed=3, left=2, phase=1, members=2)
@@ -18,18 +18,18 @@ BUSY = Rank(read=4, agreed=3, left=2, phase=1, members=2)
 def test_ranks_of_a_group_have_the_same_settings() -> None:
     assert protocol.common([TWO, TWO]) == TWO
     with pytest.raises(ConfigError, match=r"\[\(2, 3\), \(2, 4\)\]"):
-        protocol.common([TWO, Settings(2, 4)])
+        protocol.common([TWO, GroupSettings(2, 4)])
 
 
-@pytest.mark.parametrize("settings", [Settings(0, 1), Settings(1, 0)])
-def test_intervals_are_at_least_one(settings: Settings) -> None:
+@pytest.mark.parametrize("settings", [GroupSettings(0, 1), GroupSettings(1, 0)])
+def test_intervals_are_at_least_one(settings: GroupSettings) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         protocol.common([settings])
 
 
 def test_a_shipped_rank_exchanges_every_16_forwards() -> None:
-    assert Settings() == (1, 16)
-    assert protocol.common([Settings(1, 1)]) == (1, 1)
+    assert GroupSettings() == (1, 16)
+    assert protocol.common([GroupSettings(1, 1)]) == (1, 1)
 
 
 def test_ranks_that_share_nothing_are_groups_of_one() -> None:

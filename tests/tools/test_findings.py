@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onbeat_proofs.text import STATEMENTS
+from onbeat_proofs.play.keeps_text import STATEMENTS
 from onbeat_spec.catalogue import CATALOGUE
 from tests.tools.test_vllm_env import PYPROJECT, Pip
 from tools.findings import LIMIT, main

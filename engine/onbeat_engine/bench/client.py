@@ -21,7 +21,7 @@ class Unreachable(OnbeatError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ServerTarget:
     """Where requests go, and what they ask for beside prompt and length."""
 
     base_url: str
@@ -43,7 +43,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RequestResult:
     """What became of one request. Times are seconds after the start."""
 
     planned: Planned
@@ -118,12 +118,12 @@ async def models(base_url: str, headers: Mapping[str, str], *, timeout: float = 
 
 
 async def drive(
-    target: Target,
+    target: ServerTarget,
     planned: Sequence[Planned],
     *,
     max_concurrency: int | None = None,
-    progress: Callable[[Outcome], None] | None = None,
-) -> tuple[list[Outcome], float]:
+    progress: Callable[[RequestResult], None] | None = None,
+) -> tuple[list[RequestResult], float]:
     """Send every request when it is due; return what became of each, in order, and the seconds until the last ended.
 
     Args:
@@ -137,8 +137,8 @@ async def drive(
     async with httpx.AsyncClient(limits=limits, timeout=timeout, headers=dict(target.headers)) as client:
         start = time.perf_counter() + HEAD_START
 
-        async def one(each: Planned) -> Outcome:
-            outcome = Outcome(each)
+        async def one(each: Planned) -> RequestResult:
+            outcome = RequestResult(each)
             await asyncio.sleep(max(0.0, start + each.at - time.perf_counter()))
             outcome.lateness = max(0.0, time.perf_counter() - start - each.at)
             if gate is None:
@@ -154,7 +154,7 @@ async def drive(
     return outcomes, max((outcome.ended for outcome in outcomes), default=0.0)
 
 
-async def _send(client: httpx.AsyncClient, target: Target, outcome: Outcome, start: float) -> None:
+async def _send(client: httpx.AsyncClient, target: ServerTarget, outcome: RequestResult, start: float) -> None:
     """Send one request, and read its stream to the end; whatever goes wrong is noted."""
     content = msgspec.json.encode(_body(target, outcome.planned))
     headers = {"content-type": "application/json"}
@@ -176,7 +176,7 @@ async def _send(client: httpx.AsyncClient, target: Target, outcome: Outcome, sta
     outcome.ended = time.perf_counter() - start
 
 
-def _body(target: Target, planned: Planned) -> dict[str, Any]:
+def _body(target: ServerTarget, planned: Planned) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "model": target.model,
         "max_tokens": planned.output_len,
@@ -190,7 +190,7 @@ def _body(target: Target, planned: Planned) -> dict[str, Any]:
     return {**asked, **target.body}
 
 
-async def _read(answer: httpx.Response, outcome: Outcome, start: float) -> None:
+async def _read(answer: httpx.Response, outcome: RequestResult, start: float) -> None:
     """Read server-sent events; those that come in one read have come at one time."""
     rest = b""
     done = finished = False

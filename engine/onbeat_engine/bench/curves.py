@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from onbeat_engine.bench.client import Outcome
+from onbeat_engine.bench.client import RequestResult
 from onbeat_engine.bench.stats import METRICS, describe, latencies, ttft
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 250, 56, 30, 12
@@ -17,7 +17,7 @@ MOST_POINTS = 400
 Points = Sequence[tuple[float, float]]
 
 
-def page(outcomes: Sequence[Outcome], headline: str) -> str:
+def page(outcomes: Sequence[RequestResult], headline: str) -> str:
     """Return the page.
 
     Args:
@@ -72,7 +72,7 @@ def ecdf(values: Iterable[float]) -> Points:
     return _thinned([(value, 100 * (at + 1) / len(ordered)) for at, value in enumerate(ordered)])
 
 
-def under_way(outcomes: Sequence[Outcome]) -> Points:
+def under_way(outcomes: Sequence[RequestResult]) -> Points:
     """Return how many requests were under way, whenever that changed."""
     changes = sorted([(each.sent, 1) for each in outcomes] + [(each.ended, -1) for each in outcomes])
     points, now = [], 0
@@ -82,7 +82,7 @@ def under_way(outcomes: Sequence[Outcome]) -> Points:
     return _thinned(points)
 
 
-def rate(outcomes: Sequence[Outcome]) -> Points:
+def rate(outcomes: Sequence[RequestResult]) -> Points:
     """Return chunks per second, in up to 60 intervals of the run."""
     times = sorted(at for each in outcomes for at in each.chunks)
     span = times[-1] / min(60, max(1, len(times)))

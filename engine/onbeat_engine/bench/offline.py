@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from onbeat_engine.bench.prompts import Planned
 from onbeat_engine.bench.stats import describe
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.wire.params import SamplingParams
 from onbeat_spec.errors import OnbeatError
 
 LATENCY_PERCENTILES = (10, 25, 50, 75, 90, 99)

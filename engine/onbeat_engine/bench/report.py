@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from onbeat_engine.bench.client import Outcome
+from onbeat_engine.bench.client import RequestResult
 from onbeat_engine.bench.stats import METRICS
 
 LATE_MS = 10.0
@@ -67,7 +67,7 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def details(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def details(outcomes: Sequence[RequestResult]) -> dict[str, Any]:
     """Return every request's own numbers, as lists in the order of the requests; times are seconds."""
     return {
         "start_times": [each.sent for each in outcomes],

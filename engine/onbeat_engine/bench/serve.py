@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from onbeat_engine.bench.client import Outcome, Target, drive, models
+from onbeat_engine.bench.client import RequestResult, ServerTarget, drive, models
 from onbeat_engine.bench.prompts import Lengths, Planned, arrival_times, random_requests, trace_requests
 from onbeat_engine.bench.stats import summary
 from onbeat_reference.workload import arrivals
@@ -62,11 +62,11 @@ class Load:
 class ServeResult:
     """All requests of a run, and its numbers."""
 
-    outcomes: list[Outcome]
+    outcomes: list[RequestResult]
     numbers: dict[str, Any]
 
 
-async def first_model(target: Target) -> Target:
+async def first_model(target: ServerTarget) -> ServerTarget:
     """Return the target with the model that the server serves, if none is named; it is asked in any case.
 
     Raises:
@@ -81,12 +81,12 @@ async def first_model(target: Target) -> Target:
 
 
 async def _run(
-    target: Target,
+    target: ServerTarget,
     planned: Sequence[Planned],
     max_concurrency: int | None,
     warmups: int,
-    progress: Callable[[Outcome], None] | None,
-) -> tuple[Target, list[Outcome], float]:
+    progress: Callable[[RequestResult], None] | None,
+) -> tuple[ServerTarget, list[RequestResult], float]:
     target = await first_model(target)
     if warmups:
         again = [Planned(0.0, each.prompt, each.prompt_len, each.output_len) for each in planned[:warmups]]
@@ -96,7 +96,7 @@ async def _run(
 
 
 def serve(
-    target: Target,
+    target: ServerTarget,
     load: Load,
     planned: Sequence[Planned],
     *,
@@ -104,7 +104,7 @@ def serve(
     warmups: int = 0,
     percentiles: tuple[float, ...] = (50, 90, 99),
     goodput: Mapping[str, float] | None = None,
-    progress: Callable[[Outcome], None] | None = None,
+    progress: Callable[[RequestResult], None] | None = None,
 ) -> ServeResult:
     """Send a load to a server.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onbeat_engine.bench.client import Outcome
+from onbeat_engine.bench.client import RequestResult
 from onbeat_spec.errors import OnbeatError
 
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
@@ -31,24 +31,24 @@ class Latencies:
         return values
 
 
-def ttft(outcome: Outcome) -> float:
+def ttft(outcome: RequestResult) -> float:
     """Milliseconds from sending to the first text."""
     return 1000 * (outcome.chunks[0] - outcome.sent)
 
 
-def e2el(outcome: Outcome) -> float:
+def e2el(outcome: RequestResult) -> float:
     """Milliseconds from sending to the last text."""
     return 1000 * (outcome.chunks[-1] - outcome.sent)
 
 
-def tpot(outcome: Outcome) -> float | None:
+def tpot(outcome: RequestResult) -> float | None:
     """Milliseconds per token after the first; None if there is only one."""
     if outcome.tokens < 2:
         return None
     return 1000 * (outcome.chunks[-1] - outcome.chunks[0]) / (outcome.tokens - 1)
 
 
-def latencies(outcomes: Sequence[Outcome]) -> Latencies:
+def latencies(outcomes: Sequence[RequestResult]) -> Latencies:
     """Collect the latencies of the requests that did not fail."""
     good = [outcome for outcome in outcomes if outcome.ok]
     gaps = (1000 * (b - a) for each in good for a, b in pairwise(each.chunks))
@@ -92,7 +92,7 @@ def parse_goodput(limits: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def is_good(outcome: Outcome, limits: Mapping[str, float]) -> bool:
+def is_good(outcome: RequestResult, limits: Mapping[str, float]) -> bool:
     """Whether a request came to its end within all limits. One token alone meets any limit of `tpot`."""
     if not outcome.ok:
         return False
@@ -101,7 +101,7 @@ def is_good(outcome: Outcome, limits: Mapping[str, float]) -> bool:
 
 
 def summary(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RequestResult],
     duration: float,
     *,
     percentiles: Sequence[float] = (50, 90, 99),
@@ -144,7 +144,7 @@ def summary(
     return result
 
 
-def concurrent(outcomes: Sequence[Outcome]) -> int:
+def concurrent(outcomes: Sequence[RequestResult]) -> int:
     """Return how many requests were under way at once, at most."""
     changes = sorted([(each.sent, 1) for each in outcomes] + [(each.ended, -1) for each in outcomes])
     most = now = 0

@@ -2,9 +2,9 @@
 
 from onbeat_engine.lanes.html import payload, render
 from onbeat_engine.lanes.read import read_lanes
-from onbeat_engine.lanes.steps import LaneRing, Lanes, LaneStep, idle_step, lane_step
 from onbeat_engine.lanes.summary import Summary, headline, summarize
-from onbeat_engine.lanes.tracker import LaneTracker
+from onbeat_engine.wire.lane_steps import LaneRing, Lanes, LaneStep, idle_step, lane_step
+from onbeat_engine.wire.lane_tracker import LaneTracker
 
 __all__ = [
     "LaneRing",

@@ -5,8 +5,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from onbeat_engine.lanes.steps import WHYS, Lanes, LaneStep, Why
 from onbeat_engine.lanes.summary import Summary, cadence, headline, milliseconds, percent, summarize
+from onbeat_engine.wire.lane_steps import WHYS, Lanes, LaneStep, Why
 
 SHOWN = ("prefill", "mixed", "decode", "held", "dummy", "exchange", "empty")
 """Kinds as drawn, in the order of the page's script."""

@@ -7,8 +7,8 @@ from math import ceil
 from PIL import Image, ImageDraw, ImageFont
 
 from onbeat_engine.lanes.html import LEGEND
-from onbeat_engine.lanes.steps import Lanes, LaneStep
 from onbeat_engine.lanes.summary import headline, milliseconds, summarize
+from onbeat_engine.wire.lane_steps import Lanes, LaneStep
 
 WIDTH, LEFT, RIGHT, ROW, FOOT = 1600, 92, 20, 170, 16
 """Pixels."""

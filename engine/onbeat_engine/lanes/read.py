@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from onbeat_engine.lanes.steps import Lanes, LaneStep
-from onbeat_engine.lanes.tracker import LaneTracker
+from onbeat_engine.wire.lane_steps import Lanes, LaneStep
+from onbeat_engine.wire.lane_tracker import LaneTracker
 from onbeat_spec.errors import EmptyTrace, TraceError
 from onbeat_spec.trace import Header, Idle, Record, StepRecord, Update
 from onbeat_spec.trace_read import TraceFile

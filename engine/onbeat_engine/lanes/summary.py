@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from onbeat_engine.lanes.steps import KINDS, Lanes, LaneStep
+from onbeat_engine.wire.lane_steps import KINDS, Lanes, LaneStep
 
 FEW = 5
 """Lock steps that the headline names."""

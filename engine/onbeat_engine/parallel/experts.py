@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import torch
 
-from onbeat_engine.models.moe import Experts
-from onbeat_engine.parallel.group import Group, Shape
+from onbeat_engine.parallel.group import Group, TokensByRank
+from onbeat_engine.runner.models.moe import Experts
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 
 Way = Literal["auto", "all-gather", "all-to-all"]
@@ -59,7 +59,7 @@ class ExpertParallel:
         """Ranks of the group."""
         return self._group.size
 
-    def begin(self, num_tokens: int, replays: bool = False) -> Shape:
+    def begin(self, num_tokens: int, replays: bool = False) -> TokensByRank:
         """Agree with all ranks on the forward that begins; see `Group.forward_shape`.
 
         Args:

@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from onbeat_engine.errors import EngineDead
 from onbeat_engine.parallel.memory import Memory
-from onbeat_engine.parallel.place import Place, Shared, agree, interface_towards, machine, meet
+from onbeat_engine.parallel.place import GroupPlace, Shared, agree, interface_towards, machine, meet
 from onbeat_engine.parallel.transport import Gloo, Nccl, Transport
-from onbeat_spec.protocol import Agreement, Settings, Vote, tally
+from onbeat_engine.wire.errors import EngineDead
+from onbeat_spec.protocol import Agreement, GroupSettings, Vote, tally
 
 _EXCHANGE, _FORWARD, _COUNTS = 1, 2, 3
 _KINDS = {_EXCHANGE: "an exchange", _FORWARD: "a forward", _COUNTS: "a layer of a forward"}
@@ -26,7 +26,7 @@ _KINDS = {_EXCHANGE: "an exchange", _FORWARD: "a forward", _COUNTS: "a layer of 
 Through = Literal["auto", "memory", "gloo"]
 
 
-class Shape(NamedTuple):
+class TokensByRank(NamedTuple):
     """What the ranks know of each other's part in a forward: all know the same."""
 
     tokens: tuple[int, ...]
@@ -63,8 +63,8 @@ class Group:
     @classmethod
     def join(
         cls,
-        place: Place,
-        settings: Settings,
+        place: GroupPlace,
+        settings: GroupSettings,
         shared: Shared,
         *,
         device: str = "cpu",
@@ -116,7 +116,7 @@ class Group:
         self.exchanges += 1
         return tally([Vote(read, bool(work)) for read, work in self._gather(_EXCHANGE, [vote.read, vote.work])])
 
-    def forward_shape(self, tokens: int, replays: bool = False) -> Shape:
+    def forward_shape(self, tokens: int, replays: bool = False) -> TokensByRank:
         """Tell all ranks what this one brings to a forward, and learn what they bring: before every forward, once.
 
         Args:
@@ -125,7 +125,7 @@ class Group:
         """
         self.forwards += 1
         rows = self._gather(_FORWARD, [tokens, replays])
-        return Shape(tuple(row[0] for row in rows), all(row[1] for row in rows))
+        return TokensByRank(tuple(row[0] for row in rows), all(row[1] for row in rows))
 
     def counts(self, send: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it will get; return how many come from each."""

@@ -4,12 +4,12 @@ import hashlib
 from dataclasses import asdict
 from typing import Any
 
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.models.config import ModelConfig
-from onbeat_engine.models.load import Model, Opened, load_model
 from onbeat_engine.parallel.experts import ExpertParallel, split_experts
 from onbeat_engine.parallel.group import Group
-from onbeat_engine.parallel.place import Place
+from onbeat_engine.parallel.place import GroupPlace
+from onbeat_engine.runner.models.architecture import ModelConfig
+from onbeat_engine.runner.models.load import LoadedModel, Opened, load_model
+from onbeat_engine.wire.config import EngineConfig
 
 
 def shares_experts(config: EngineConfig, model: ModelConfig) -> bool:
@@ -17,7 +17,9 @@ def shares_experts(config: EngineConfig, model: ModelConfig) -> bool:
     return config.data_parallel_size > 1 and (config.moe_upcycle or model.num_experts) > 0
 
 
-def become_member(config: EngineConfig, rank: int, device: Any, opened: Opened) -> tuple[Model, ExpertParallel, Group]:
+def become_member(
+    config: EngineConfig, rank: int, device: Any, opened: Opened
+) -> tuple[LoadedModel, ExpertParallel, Group]:
     """Load a rank's part of the model, and meet the other ranks at `config.data_parallel_address`.
 
     Raises:
@@ -26,7 +28,7 @@ def become_member(config: EngineConfig, rank: int, device: Any, opened: Opened) 
         EngineDead: another rank did not come.
     """
     size = config.data_parallel_size
-    place = Place(rank, size, config.data_parallel_address, config.data_parallel_port)
+    place = GroupPlace(rank, size, config.data_parallel_address, config.data_parallel_port)
     held = split_experts(config.moe_upcycle or opened.config.num_experts, size)
     model = load_model(config, device=device, expert_range=(held[rank].start, held[rank].stop), opened=opened)
     assert model.decoder.experts is not None
@@ -40,7 +42,7 @@ def become_member(config: EngineConfig, rank: int, device: Any, opened: Opened) 
     return model, ExpertParallel(group, model.decoder.experts, held), group
 
 
-def _shared(config: EngineConfig, model: Model) -> dict[str, Any]:
+def _shared(config: EngineConfig, model: LoadedModel) -> dict[str, Any]:
     """Return what all ranks of a group must have in common, beside the protocol's settings.
 
     Args:

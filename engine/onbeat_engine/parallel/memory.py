@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from onbeat_engine.heart import LONGEST, NEVER, WORKS, processor_seconds
+from onbeat_engine.parallel.heart import LONGEST, NEVER, WORKS, processor_seconds
 
 _PART = ("length", "at", "count")
 """What a rank says to another one of the bytes that it gives: of all, and which of them are for the other. The words

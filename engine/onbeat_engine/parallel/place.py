@@ -11,9 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from onbeat_engine.errors import EngineDead
+from onbeat_engine.wire.errors import EngineDead
 from onbeat_spec.errors import ConfigError
-from onbeat_spec.protocol import Settings, common
+from onbeat_spec.protocol import GroupSettings, common
 
 Shared = Mapping[str, str | int | float | list[int] | None]
 """What must be the same on every rank, by name."""
@@ -24,7 +24,7 @@ _SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupPlace:
     """One rank's place in a group of `size`; rank 0 keeps the store, at `host`:`port`, unless somebody else does."""
 
     rank: int
@@ -50,7 +50,7 @@ class Place:
         return self.rank == 0 and not self.store_elsewhere
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Place":
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "GroupPlace":
         """Return the place that `torchrun` gave this process (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 
         Raises:
@@ -105,7 +105,7 @@ def interface_towards(host: str) -> str | None:
     return None
 
 
-def meet(place: Place, timeout: float) -> Any:
+def meet(place: GroupPlace, timeout: float) -> Any:
     """Return the group's store (a torch `Store`), once it is there.
 
     Raises:
@@ -131,7 +131,7 @@ def meet(place: Place, timeout: float) -> Any:
 
 
 def agree(
-    place: Place, store: Any, settings: Settings, shared: Shared, timeout: float, *, device: str = "cpu"
+    place: GroupPlace, store: Any, settings: GroupSettings, shared: Shared, timeout: float, *, device: str = "cpu"
 ) -> list[dict[str, Any]]:
     """Make sure that all ranks were started alike; every rank raises if they were not (case B81).
 
@@ -155,7 +155,7 @@ def agree(
     if place.keeps_store:
         for rank in range(place.size):
             _get(store, place, f"read/{rank}", f"rank {rank}", timeout)
-    common([Settings(*one["settings"]) for one in said])
+    common([GroupSettings(*one["settings"]) for one in said])
     for name in sorted({name for one in said for name in one["shared"]}):
         values = [one["shared"].get(name) for one in said]
         if any(value != values[0] for value in values):
@@ -177,7 +177,7 @@ def _one_gpu_each(said: list[dict[str, Any]]) -> None:
             )
 
 
-def _get(store: Any, place: Place, key: str, whose: str, timeout: float) -> bytes:
+def _get(store: Any, place: GroupPlace, key: str, whose: str, timeout: float) -> bytes:
     try:
         store.wait([key], timedelta(seconds=timeout))
         return bytes(store.get(key))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from onbeat_engine.heart import NEVER
+from onbeat_engine.parallel.heart import NEVER
 
 
 class Transport(Protocol):

@@ -4,10 +4,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from onbeat_engine.server import admin, chat, completions, errors, health, lanes, models
-from onbeat_engine.server.config import ServerConfig
+from onbeat_engine.server import errors
 from onbeat_engine.server.engine import Engine
 from onbeat_engine.server.middleware import OPEN, Gate
+from onbeat_engine.server.options import ServerConfig
+from onbeat_engine.server.routes import admin, chat, completions, health, lanes, models
 from onbeat_engine.server.serving import Serving
 
 

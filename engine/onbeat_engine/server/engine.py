@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from onbeat_engine.lanes.steps import Lanes
-from onbeat_engine.messages import RankStats
-from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
+from onbeat_engine.wire.lane_steps import Lanes
+from onbeat_engine.wire.messages import RankStats
+from onbeat_engine.wire.params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode
 
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from onbeat_engine.errors import BadRequest, EngineDead, TryLater
+from onbeat_engine.wire.errors import BadRequest, EngineDead, TryLater
 from onbeat_spec.errors import ProtocolMisuse, RequestRefused
 
 log = logging.getLogger("onbeat.server")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
-from onbeat_engine.errors import BadRequest, EngineDead, TryLater
-from onbeat_engine.sampling_params import SamplingParams
 from onbeat_engine.server.engine import Engine, Output, Stream
 from onbeat_engine.server.metrics import RequestTimes, ServerMetrics
+from onbeat_engine.wire.errors import BadRequest, EngineDead, TryLater
+from onbeat_engine.wire.params import SamplingParams
 
 AHEAD = 16
 """Outputs that are read from the engine before the client has taken them; further ones the engine merges."""

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from onbeat_engine.messages import RankStats
 from onbeat_engine.server.engine import Engine, Output
+from onbeat_engine.wire.messages import RankStats
 
 LABELS = ("model_name", "engine")
 FINISHED = ("stop", "length", "abort", "error")

@@ -12,8 +12,8 @@ import uuid
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onbeat_engine.server.config import ServerConfig
 from onbeat_engine.server.errors import answer, body
+from onbeat_engine.server.options import ServerConfig
 
 OPEN = frozenset({"/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"})
 """What needs no key: probes, scrapers, and the API's description."""

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 
-from onbeat_engine.errors import TryLater
 from onbeat_engine.server.app import build
-from onbeat_engine.server.config import ServerConfig
 from onbeat_engine.server.connection import patient
 from onbeat_engine.server.engine import Engine
+from onbeat_engine.server.options import ServerConfig
 from onbeat_engine.server.serving import Serving
+from onbeat_engine.wire.errors import TryLater
 from onbeat_spec.errors import ConfigError
 
 log = logging.getLogger("onbeat.server")

@@ -12,13 +12,13 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from onbeat_engine.errors import BadRequest
 from onbeat_engine.server import errors
-from onbeat_engine.server.config import ServerConfig
+from onbeat_engine.server.bodies import Message, PromptTokensDetails, Usage
 from onbeat_engine.server.engine import Chances, ChoiceOutput, Engine, Output
 from onbeat_engine.server.jobs import ClientGone, Job, Jobs
 from onbeat_engine.server.metrics import ServerMetrics
-from onbeat_engine.server.protocol import Message, PromptTokensDetails, Usage
+from onbeat_engine.server.options import ServerConfig
+from onbeat_engine.wire.errors import BadRequest
 
 Result = TypeVar("Result")
 
@@ -95,7 +95,7 @@ async def beside(work: Callable[[], Result], characters: int) -> Result:
     return work() if characters < LONG_TEXT else await asyncio.to_thread(work)
 
 
-class Tally:
+class UsageTally:
     """Tokens that a request took, counted as its outputs come."""
 
     def __init__(self, job: Job) -> None:
@@ -165,7 +165,7 @@ async def gather(job: Job) -> Whole:
     n, prompts = job.work.params.n, len(job.work.prompts)
     whole = [Gathered() for _ in range(n * prompts)]
     prompt_logprobs: list[Sequence[Chances | None] | None] = [None] * prompts
-    tally = Tally(job)
+    tally = UsageTally(job)
     async with aclosing(job.outputs()) as outputs:
         async for i, output in outputs:
             tally.count(i, output)
@@ -222,7 +222,7 @@ class EventStream(Response):
 
     async def _events(self) -> AsyncGenerator[bytes]:
         n = self.job.work.params.n
-        tally = Tally(self.job)
+        tally = UsageTally(self.job)
         try:
             async with aclosing(self.job.outputs()) as outputs:
                 async for i, output in outputs:

@@ -11,7 +11,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from onbeat_engine.errors import BadRequest, ModelError
+from onbeat_engine.wire.errors import BadRequest, ModelError
 
 
 class _Generation(Extension):

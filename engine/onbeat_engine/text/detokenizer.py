@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from onbeat_engine.sampling_params import SamplingParams
 from onbeat_engine.text.stops import StopStrings, stop_strings
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.params import SamplingParams
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from onbeat_engine.errors import ModelError
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.errors import ModelError
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -32,7 +32,7 @@ class _Metadata:
     """Values under `tokenizer.`."""
 
     def __init__(self, path: Path) -> None:
-        from onbeat_engine.models.gguf_reader import Reader  # noqa: PLC0415 - needed for GGUF files only
+        from onbeat_engine.files.gguf_reader import Reader  # noqa: PLC0415 - needed for GGUF files only
 
         try:
             self._fields = Reader(path).fields

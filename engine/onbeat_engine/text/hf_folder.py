@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from onbeat_engine.errors import ModelError
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.errors import ModelError
 
 
 def load_folder(folder: Path) -> Tokenizer:

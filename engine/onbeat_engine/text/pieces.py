@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onbeat_engine.errors import ModelError
+from onbeat_engine.wire.errors import ModelError
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 
-from onbeat_engine.errors import BadRequest
+from onbeat_engine.wire.errors import BadRequest
 
 MAX_STOP_CHARS = 4096
 """Most characters of all stop strings of a request together."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onbeat_engine.errors import BadRequest, ModelError
 from onbeat_engine.text.chat import ChatTemplate
 from onbeat_engine.text.pieces import Pieces
+from onbeat_engine.wire.errors import BadRequest, ModelError
 
 
 class Tokenizer:

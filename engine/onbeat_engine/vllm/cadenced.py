@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from onbeat_engine.vllm.stock import Stock, Vllm
-from onbeat_engine.vllm.turn import Turn, carries_prefill, chunks_to_hold, not_eligible, waiting_work
+from onbeat_engine.vllm.turn import ScheduleCall, carries_prefill, chunks_to_hold, not_eligible, waiting_work
 from onbeat_engine.vllm.watch import Watch
 from onbeat_reference.observe_vllm import place_of
 from onbeat_spec.cadence import LocalClock, count_held
@@ -57,7 +57,7 @@ class Cadenced(Stock):
         self._overtaken: set[Vllm] = set()
         """Waiting requests that a hold has passed over, so that younger ones may have been let in."""
         self._scan_over = False
-        self.onbeat_turn = Turn(throttle=False)
+        self.onbeat_turn = ScheduleCall(throttle=False)
         self.onbeat_violations: Counter[str] = Counter()
         self._watch = Watch.if_asked(self.onbeat_violations)
 
@@ -65,7 +65,7 @@ class Cadenced(Stock):
 
     def schedule(self, throttle_prefills: bool = False) -> Vllm:
         """Decide one step. Prefills are throttled by the flag, or by the local clock of a rank on its own."""
-        turn = self.onbeat_turn = Turn(throttle_prefills or self._clock.throttle())
+        turn = self.onbeat_turn = ScheduleCall(throttle_prefills or self._clock.throttle())
         turn.open = self._pause_state.name == "UNPAUSED"
         if self._watch is not None:
             self._watch.before(self)
@@ -91,7 +91,7 @@ class Cadenced(Stock):
             self._watch.after(self, output)
         return output
 
-    def _run(self, turn: Turn, victims: int) -> Vllm:
+    def _run(self, turn: ScheduleCall, victims: int) -> Vllm:
         """Run the stock step: with the hold if there is one, and again without if the hold left it empty."""
         chunks = self._chunks_to_hold(turn)
         if chunks is not None:
@@ -129,7 +129,7 @@ class Cadenced(Stock):
         self._seat_victims()
         return result
 
-    def _chunks_to_hold(self, turn: Turn) -> list[Vllm] | None:
+    def _chunks_to_hold(self, turn: ScheduleCall) -> list[Vllm] | None:
         """Return the chunks that this step holds; None if it does not hold at all."""
         policy = self._policy
         if self._pause_state.name == "PAUSED_ALL" or not policy.may_hold(
@@ -142,7 +142,7 @@ class Cadenced(Stock):
         """Requests preempted since the last output was made, also by what came between the steps."""
         return len(self.reset_preempted_req_ids)
 
-    def _write_flag(self, turn: Turn, skipped: set[Vllm]) -> None:
+    def _write_flag(self, turn: ScheduleCall, skipped: set[Vllm]) -> None:
         """Write the saturation flag, if this step may; who was skipped could not have been admitted in it."""
         if not self._policy.writes_flag(turn.hold, turn.preempted, turn.open):
             return

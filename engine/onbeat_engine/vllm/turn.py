@@ -39,7 +39,7 @@ def waiting_work(request: Vllm, at_hand: int) -> int:
 
 
 @dataclass(slots=True)
-class Turn:
+class ScheduleCall:
     """What one step decided on its own; what it left to the stock class is in the scheduler output."""
 
     throttle: bool

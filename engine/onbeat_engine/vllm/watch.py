@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from onbeat_engine.vllm.releases import LOGGER
 from onbeat_engine.vllm.stock import Vllm
-from onbeat_engine.vllm.turn import Turn
+from onbeat_engine.vllm.turn import ScheduleCall
 from onbeat_reference.observe_vllm import Arrivals, config_of, facts_of, observe_vllm, paused, step_of
 from onbeat_spec.errors import ConfigError, OnbeatError
 from onbeat_spec.monitor import Monitor
@@ -150,14 +150,14 @@ class Watch:
         )
 
 
-def _tell(step: Step, turn: Turn) -> None:
+def _tell(step: Step, turn: ScheduleCall) -> None:
     """Put what the scheduler knows of its own decisions in place of what was inferred from outside."""
     step.lifted, step.wrote_flag = turn.lifted, turn.wrote_flag
     victims = {victim for victim, _, _ in step.evictions}
     step.held = [id for id in turn.held if id not in victims]
 
 
-def _with_offers(before: State, turn: Turn) -> State:
+def _with_offers(before: State, turn: ScheduleCall) -> State:
     """Return the state before the step with the offers that vLLM only learns of within it."""
     requests = dict(before.requests)
     for id, tokens in turn.remote.items():
@@ -166,7 +166,7 @@ def _with_offers(before: State, turn: Turn) -> State:
     return replace(before, requests=requests)
 
 
-def _with_loads(after: State, before: State, turn: Turn) -> State:
+def _with_loads(after: State, before: State, turn: ScheduleCall) -> State:
     """Return the state after the step with what was loaded within it: vLLM tells that of nobody who runs."""
     requests = dict(after.requests)
     for id, tokens in turn.remote.items():

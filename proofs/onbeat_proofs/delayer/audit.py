@@ -5,23 +5,23 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from onbeat_proofs.delayer import estimate, for_all
-from onbeat_proofs.delayer.checks import JUDGES, judge
+from onbeat_proofs.delayer import estimate, theorems
 from onbeat_proofs.delayer.decision import Decision, Misstep, OfClass
 from onbeat_proofs.delayer.graph import Before, explore
-from onbeat_proofs.delayer.results import HOLDS, VIOLATED, Result
+from onbeat_proofs.delayer.properties import JUDGES, judge
+from onbeat_proofs.delayer.results import HOLDS, VIOLATED, DelayerResult
 from onbeat_proofs.delayer.rows import Settings
 from onbeat_proofs.delayer.sglang import SGLang
 from onbeat_proofs.delayer.sglang_file import Loaded, load
 from onbeat_proofs.delayer.sglang_interval import Both, Interval
-from onbeat_proofs.targets import load_class
+from onbeat_proofs.foreign.targets import load_class
 from onbeat_spec.errors import NotADelayer
 
 OURS = "onbeat_proofs.delayer.cadence:Cadence"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DelayerJob:
     """What to audit.
 
     Attributes:
@@ -44,7 +44,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Report:
+class DelayerReport:
     """What came out.
 
     Attributes:
@@ -52,10 +52,10 @@ class Report:
         file: where SGLang's file is; empty for others.
     """
 
-    job: Job
+    job: DelayerJob
     name: str
     file: str
-    results: list[Result] = field(default_factory=list)
+    results: list[DelayerResult] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -79,7 +79,7 @@ class Report:
         }
 
 
-def audit(job: Job, before: Before | None = None) -> Report:
+def audit(job: DelayerJob, before: Before | None = None) -> DelayerReport:
     """Run every check.
 
     Args:
@@ -95,10 +95,10 @@ def audit(job: Job, before: Before | None = None) -> Report:
         settings = replace(job.settings, ranks=ranks)
         decision, loaded = decision_of(job, settings)
         if report is None:
-            report = Report(job, decision.name, "" if loaded is None else str(loaded.file))
+            report = DelayerReport(job, decision.name, "" if loaded is None else str(loaded.file))
         report.results += _exhaustive(job, decision, settings, before)
         if loaded is not None and job.tensors == "plain":
-            report.results += for_all.decide(load(job.target, settings), settings)
+            report.results += theorems.decide(load(job.target, settings), settings)
     if report is None:
         raise NotADelayer("no number of ranks was given; give --ranks 2,3")
     if loaded is not None:
@@ -107,7 +107,7 @@ def audit(job: Job, before: Before | None = None) -> Report:
     return report
 
 
-def decision_of(job: Job, settings: Settings) -> tuple[Decision, Loaded | None]:
+def decision_of(job: DelayerJob, settings: Settings) -> tuple[Decision, Loaded | None]:
     """Return the group's decision that a job names, and SGLang's module if it is SGLang's.
 
     Raises:
@@ -125,7 +125,9 @@ def decision_of(job: Job, settings: Settings) -> tuple[Decision, Loaded | None]:
     return SGLang(loaded, settings), loaded
 
 
-def _exhaustive(job: Job, decision: Decision, settings: Settings, before: Before | None) -> Sequence[Result]:
+def _exhaustive(
+    job: DelayerJob, decision: Decision, settings: Settings, before: Before | None
+) -> Sequence[DelayerResult]:
     bound = settings.bound
     depth = 4 * bound + 8 if job.depth is None else job.depth
     graph = explore(decision, JUDGES, depth=depth, seconds=job.seconds, before=before)

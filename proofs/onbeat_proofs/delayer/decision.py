@@ -27,7 +27,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
 
 from onbeat_proofs.delayer.rows import Row, Settings, alphabet
-from onbeat_proofs.targets import where_raised
+from onbeat_proofs.foreign.targets import where_raised
 from onbeat_spec.errors import NotADelayer, OnbeatError
 
 SECONDS = 5.0
@@ -37,7 +37,7 @@ State = tuple[Hashable, ...]
 """The state of a group: that of every rank, by rank."""
 
 
-class Outcome(NamedTuple):
+class PassResult(NamedTuple):
     """What a pass came to: whether each rank may prefill, and the group's next state."""
 
     allow: tuple[bool, ...]
@@ -65,7 +65,7 @@ class Decision(Protocol):
     def rows(self) -> Sequence[Row]:
         """Return all rows that a rank can bring."""
 
-    def step(self, state: State, rows: Sequence[Row]) -> Outcome:
+    def step(self, state: State, rows: Sequence[Row]) -> PassResult:
         """Take the decision of every rank for one pass. Raises Misstep."""
 
     def show(self, state: State) -> list[str]:
@@ -101,7 +101,7 @@ class OfClass:
         """Return the whole alphabet."""
         return alphabet(self.settings)
 
-    def step(self, state: State, rows: Sequence[Row]) -> Outcome:
+    def step(self, state: State, rows: Sequence[Row]) -> PassResult:
         """Ask `decide` once for each rank."""
         allow, following = [], []
         for rank, own in enumerate(state):
@@ -112,7 +112,7 @@ class OfClass:
                 raise Misstep(f"rank {rank}: the next state {answer[1]!r} is not hashable; a tuple or a number is")
             allow.append(answer[0])
             following.append(answer[1])
-        return Outcome(tuple(allow), tuple(following))
+        return PassResult(tuple(allow), tuple(following))
 
     def show(self, state: State) -> list[str]:
         """Return what the states look like."""

@@ -6,7 +6,7 @@ from itertools import product
 from math import inf
 from time import perf_counter
 
-from onbeat_proofs.delayer.decision import Decision, Misstep, Outcome, State, watched
+from onbeat_proofs.delayer.decision import Decision, Misstep, PassResult, State, watched
 from onbeat_proofs.delayer.rows import IDLE, Row
 from onbeat_spec.errors import NotADelayer
 
@@ -129,7 +129,7 @@ def explore(
     return graph
 
 
-def step(decision: Decision, state: State, rows: Rows) -> Outcome:
+def step(decision: Decision, state: State, rows: Rows) -> PassResult:
     """Take one pass. Raises Misstep, also if it takes too long."""
     with watched():
         return decision.step(state, rows)

@@ -40,7 +40,7 @@ class Column:
         return Scalar(sum(self.values))
 
 
-class Table:
+class IntTable:
     """Rows of numbers, one a rank; `table[:, field]` is a column."""
 
     def __init__(self, rows: Sequence[Sequence[Any]]) -> None:

@@ -24,7 +24,7 @@ STATEMENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ShownPass:
     """One pass of a run: the rows, the verdicts, and each rank's state after it, as text."""
 
     rows: Rows
@@ -33,7 +33,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DelayerRun:
     """A run that shows a violation.
 
     Attributes:
@@ -44,13 +44,13 @@ class Run:
     """
 
     initial: list[str]
-    turns: tuple[Turn, ...]
+    turns: tuple[ShownPass, ...]
     loop: int | None = None
     failed: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class DelayerResult:
     """The verdict of one check on a group of so many ranks.
 
     Attributes:
@@ -63,7 +63,7 @@ class Result:
     verdict: str
     strength: str
     detail: str
-    run: Run | None = None
+    run: DelayerRun | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -89,18 +89,20 @@ class Result:
         return found
 
 
-def rerun(decision: Decision, runs: Sequence[Rows], *, loop: int | None = None, failed: Rows | None = None) -> Run:
+def rerun(
+    decision: Decision, runs: Sequence[Rows], *, loop: int | None = None, failed: Rows | None = None
+) -> DelayerRun:
     """Run rows from the initial state, to be shown. Raises Misstep."""
     state = decision.initial()
     initial, turns = decision.show(state), []
     for rows in runs:
         outcome = step(decision, state, rows)
         state = outcome.state
-        turns.append(Turn(rows, outcome.allow, decision.show(state)))
-    return Run(initial, tuple(turns), loop, failed)
+        turns.append(ShownPass(rows, outcome.allow, decision.show(state)))
+    return DelayerRun(initial, tuple(turns), loop, failed)
 
 
-def lines(run: Run) -> list[str]:
+def lines(run: DelayerRun) -> list[str]:
     """Return a run as a table: a line for each pass, a column for each rank."""
     ranks = len(run.initial)
     head = ["pass", *[f"rank {rank}" for rank in range(ranks)], "state"]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any
 
-from onbeat_proofs.delayer.decision import Misstep, Outcome, State, guarded
-from onbeat_proofs.delayer.plain import Table
+from onbeat_proofs.delayer.decision import Misstep, PassResult, State, guarded
+from onbeat_proofs.delayer.plain import IntTable
 from onbeat_proofs.delayer.rows import Row, Settings, alphabet
 from onbeat_proofs.delayer.sglang_file import Loaded, arguments, parallel
-from onbeat_proofs.targets import where_raised
+from onbeat_proofs.foreign.targets import where_raised
 from onbeat_spec.errors import NotADelayer
 
 FIELDS = (
@@ -71,7 +71,7 @@ class SGLang:
         """Return the whole alphabet."""
         return alphabet(self.settings)
 
-    def step(self, state: State, rows: Sequence[Row]) -> Outcome:
+    def step(self, state: State, rows: Sequence[Row]) -> PassResult:
         """Let every rank send its row, then let every rank decide."""
         sent = []
         for delayer, own, row in zip(self._ranks, state, rows, strict=True):
@@ -87,7 +87,7 @@ class SGLang:
             self._write(delayer, own)
             allow.append(bool(guarded(self._pass, delayer, row)))
             following.append(self._read(delayer))
-        return Outcome(tuple(allow), tuple(following))
+        return PassResult(tuple(allow), tuple(following))
 
     def show(self, state: State) -> list[str]:
         """Return the passes delayed, `!` once they are past `max_delay_ms`, and what else is not as at the start."""
@@ -170,7 +170,7 @@ def table(loaded: Loaded, rows: Sequence[Sequence[Any]]) -> Any:
     """Return gathered rows as what the file computes with."""
     if loaded.tensors == "torch":
         return loaded.module.torch.tensor(rows, dtype=loaded.module.torch.int64)
-    return Table(rows)
+    return IntTable(rows)
 
 
 def make(loaded: Loaded, settings: Settings, **given: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 
 from onbeat_proofs.delayer import plain
 from onbeat_proofs.delayer.rows import Settings
-from onbeat_proofs.targets import where_raised
+from onbeat_proofs.foreign.targets import where_raised
 from onbeat_spec.errors import NotADelayer
 
 PLACE = Path("srt", "managers", "prefill_delayer.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from onbeat_proofs.delayer.decision import Misstep, Outcome, State, guarded
+from onbeat_proofs.delayer.decision import Misstep, PassResult, State, guarded
 from onbeat_proofs.delayer.rows import Row, Settings
 from onbeat_proofs.delayer.sglang import SGLang
 from onbeat_proofs.delayer.sglang_file import find, version_of
@@ -46,11 +46,11 @@ class Interval:
         running = range(self.settings.max_running_requests + 1)
         return [*(Row(running=n) for n in running), *(Row(True, n, 0, 1) for n in running)]
 
-    def step(self, state: State, rows: Sequence[Row]) -> Outcome:
+    def step(self, state: State, rows: Sequence[Row]) -> PassResult:
         """Ask every rank, run what may run, and tell every rank what ran."""
         defers, left = self.defers(state, rows)
         allow = tuple(not each for each in defers)
-        return Outcome(allow, self.after(left, rows, allow))
+        return PassResult(allow, self.after(left, rows, allow))
 
     def defers(self, state: State, rows: Sequence[Row]) -> tuple[list[bool], State]:
         """Return whether each rank defers its prefills, and what is left of its interval then."""
@@ -100,7 +100,7 @@ class Both:
         """Return all that the delayer looks at; the interval looks at less."""
         return self._delayer.rows()
 
-    def step(self, state: State, rows: Sequence[Row]) -> Outcome:
+    def step(self, state: State, rows: Sequence[Row]) -> PassResult:
         """Let the delayer decide where no rank defers. Raises Misstep where some do: the others wait for their rows."""
         left, delayed = _apart(state)
         defers, left = self._interval.defers(left, rows)
@@ -111,7 +111,7 @@ class Both:
         if not any(defers):
             allow, delayed = self._delayer.step(delayed, rows)
         left = self._interval.after(left, rows, allow)
-        return Outcome(allow, tuple(zip(left, delayed, strict=True)))
+        return PassResult(allow, tuple(zip(left, delayed, strict=True)))
 
     def show(self, state: State) -> list[str]:
         """Return what is left of the interval, and the delayer's state."""

@@ -65,14 +65,14 @@ from onbeat_spec.protocol.rank import (
     stop,
     tally,
 )
-from onbeat_spec.protocol.words import Event, PauseMode, Seen, Settings, common, groups
+from onbeat_spec.protocol.words import Event, GroupSettings, PauseMode, Seen, common, groups
 
 __all__ = [
     # in common
     "Event",
     "PauseMode",
     "Seen",
-    "Settings",
+    "GroupSettings",
     "common",
     "groups",
     # a rank

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from onbeat_spec.cadence import advance, throttles
-from onbeat_spec.protocol.words import Event, PauseMode, Settings
+from onbeat_spec.protocol.words import Event, GroupSettings, PauseMode
 
 Kind = Literal["idle", "exchange", "step", "dummy"]
 Effect = Literal["none", "accept", "abort"]
@@ -95,7 +95,7 @@ def may_run(rank: Rank, has_work: bool) -> bool:
     return has_work and rank.paused in (None, "wait")
 
 
-def before_step(rank: Rank, has_work: bool, settings: Settings) -> Turn:
+def before_step(rank: Rank, has_work: bool, settings: GroupSettings) -> Turn:
     """Return a rank's next turn. It reads what has arrived first; while it is in a turn it reads nothing.
 
     Without work it runs a dummy, so that it takes part in the same collectives as the others (B78). Who is asleep and
@@ -128,7 +128,7 @@ def tally(votes: Sequence[Vote]) -> Agreement:
     return Agreement(min(v.read for v in votes), max(v.read for v in votes), any(v.work for v in votes))
 
 
-def after_step(rank: Rank, settings: Settings, agreement: Agreement | None) -> Rank:
+def after_step(rank: Rank, settings: GroupSettings, agreement: Agreement | None) -> Rank:
     """Return the rank after a turn with all others.
 
     Work anywhere: `sync` forwards follow. None, and all have read the same: stop. None, but somebody knows of an event

@@ -11,7 +11,7 @@ Seen = Literal["request", "wake", "pause", "resume", "sleep", "rouse", "leave", 
 """What an event is to its reader. `wake`: a request elsewhere; `leave`: you are removed; `remove`: another is."""
 
 
-class Settings(NamedTuple):
+class GroupSettings(NamedTuple):
     """What all ranks of a group have in common; see `common`."""
 
     interval: int = 1
@@ -28,7 +28,7 @@ class Event(NamedTuple):
     mode: PauseMode = "keep"
 
 
-def common(settings: Sequence[Settings]) -> Settings:
+def common(settings: Sequence[GroupSettings]) -> GroupSettings:
     """Return the settings of a group from those that its ranks were started with.
 
     Raises:

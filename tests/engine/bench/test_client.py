@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onbeat_engine.bench import client
-from onbeat_engine.bench.client import HEAD_START, Outcome, Target, Unreachable, drive, models
+from onbeat_engine.bench.client import HEAD_START, RequestResult, ServerTarget, Unreachable, drive, models
 from onbeat_engine.bench.prompts import Planned
 from onbeat_engine.bench.stats import latencies, tpot
 from tests.engine.bench.fake_server import Behaviour, FakeServer
@@ -21,8 +21,8 @@ def plan(count: int, *, every: float = 0.0, tokens: int = 5) -> list[Planned]:
 
 def run(
     server: FakeServer, planned: list[Planned], *, max_concurrency: int | None = None, **more: object
-) -> list[Outcome]:
-    target = Target(base_url=server.url, model="fake", **more)  # type: ignore[arg-type]  # keywords of one test each
+) -> list[RequestResult]:
+    target = ServerTarget(base_url=server.url, model="fake", **more)  # type: ignore[arg-type]  # keywords of one test each
     return asyncio.run(drive(target, planned, max_concurrency=max_concurrency))[0]
 
 

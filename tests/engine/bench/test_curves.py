@@ -2,13 +2,13 @@
 
 import re
 
-from onbeat_engine.bench.client import Outcome
+from onbeat_engine.bench.client import RequestResult
 from onbeat_engine.bench.curves import MOST_POINTS, ecdf, page, rate, under_way
 from onbeat_engine.bench.prompts import Planned
 
 
-def outcome(sent: float, *chunks: float, error: str = "") -> Outcome:
-    return Outcome(Planned(0.0, "x", 1, 9), sent, 0.0, list(chunks), chunks[-1] if chunks else sent, error=error)
+def outcome(sent: float, *chunks: float, error: str = "") -> RequestResult:
+    return RequestResult(Planned(0.0, "x", 1, 9), sent, 0.0, list(chunks), chunks[-1] if chunks else sent, error=error)
 
 
 RUN = [outcome(0.0, 0.1, 0.2, 0.4), outcome(0.1, 0.3, 0.5), outcome(0.2, error="x")]

@@ -8,7 +8,7 @@ import pytest
 
 from onbeat_engine.bench.offline import latency, throughput
 from onbeat_engine.bench.prompts import Planned
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.wire.params import SamplingParams
 from onbeat_spec.errors import OnbeatError
 
 PLANNED = [Planned(0.0, [1, 2, 3], 3, 4), Planned(0.0, "a b", 2, 6)]

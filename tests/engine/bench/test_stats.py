@@ -2,15 +2,17 @@
 
 import pytest
 
-from onbeat_engine.bench.client import Outcome
+from onbeat_engine.bench.client import RequestResult
 from onbeat_engine.bench.prompts import Planned
 from onbeat_engine.bench.stats import concurrent, describe, is_good, latencies, parse_goodput, summary
 from onbeat_spec.errors import OnbeatError
 
 
-def outcome(sent: float, *chunks: float, tokens: int | None = None, error: str = "", lateness: float = 0.0) -> Outcome:
+def outcome(
+    sent: float, *chunks: float, tokens: int | None = None, error: str = "", lateness: float = 0.0
+) -> RequestResult:
     ended = chunks[-1] if chunks else sent
-    return Outcome(Planned(0.0, "x", 10, 3), sent, lateness, list(chunks), ended, 12, tokens, error)
+    return RequestResult(Planned(0.0, "x", 10, 3), sent, lateness, list(chunks), ended, 12, tokens, error)
 
 
 RUN = [

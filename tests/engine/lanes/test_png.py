@@ -5,7 +5,7 @@ from io import BytesIO
 from PIL import Image
 
 from onbeat_engine.lanes.png import COLOURS, LEFT, RIGHT, WIDTH, picture
-from onbeat_engine.lanes.steps import Lanes, LaneStep
+from onbeat_engine.wire.lane_steps import Lanes, LaneStep
 
 
 def colours(lanes: Lanes) -> tuple[Image.Image, set[str]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onbeat_engine.lanes.read import read_lanes
-from onbeat_engine.lanes.steps import Lanes
+from onbeat_engine.wire.lane_steps import Lanes
 from onbeat_spec.config import Config
 from onbeat_spec.errors import TraceError
 from onbeat_spec.records import LockStep, Step

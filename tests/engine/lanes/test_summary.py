@@ -2,8 +2,8 @@
 
 import pytest
 
-from onbeat_engine.lanes.steps import Lanes, LaneStep
 from onbeat_engine.lanes.summary import headline, milliseconds, percent, summarize
+from onbeat_engine.wire.lane_steps import Lanes, LaneStep
 
 
 def made(interval: int = 2) -> Lanes:

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from onbeat_engine import fake
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import Built
-from onbeat_engine.fake import FakeExecutor, LocalExchange
 from onbeat_engine.parallel.group import Group
-from onbeat_engine.parallel.place import Place
+from onbeat_engine.parallel.place import GroupPlace
+from onbeat_engine.rank.core import Built
+from onbeat_engine.testing import fake
+from onbeat_engine.testing.fake import FakeExecutor, LocalExchange
+from onbeat_engine.wire.config import EngineConfig
 
 
 class Forwards(LocalExchange):
@@ -19,7 +19,7 @@ class Forwards(LocalExchange):
 
 
 def build(config: EngineConfig, rank: int) -> Built:
-    place = Place(rank, config.data_parallel_size, port=config.data_parallel_port)
+    place = GroupPlace(rank, config.data_parallel_size, port=config.data_parallel_port)
     group = Group.join(place, config.settings, {}, timeout=config.collective_timeout)
     built = fake.build(config, rank)
     assert isinstance(built.executor, FakeExecutor)

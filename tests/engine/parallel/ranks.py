@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from onbeat_engine.errors import EngineDead
 from onbeat_engine.parallel.group import Group, Through
-from onbeat_engine.parallel.place import Place, listen
-from onbeat_spec.protocol import Settings
+from onbeat_engine.parallel.place import GroupPlace, listen
+from onbeat_engine.wire.errors import EngineDead
+from onbeat_spec.protocol import GroupSettings
 
-SETTINGS = Settings(2, 4)
+SETTINGS = GroupSettings(2, 4)
 TIMEOUT = 20.0
 """Of a collective, in seconds."""
 
@@ -30,7 +30,7 @@ def run(size: int, do: Callable[..., Any], *args: Any, limit: float = 30.0) -> l
     No process is left; one that is not done after `limit` seconds makes an AssertionError.
     """
     with listen() as server:
-        places = [Place(rank, size, port=server.getsockname()[1]) for rank in range(size)]
+        places = [GroupPlace(rank, size, port=server.getsockname()[1]) for rank in range(size)]
         pairs = [_context.Pipe(duplex=False) for _ in places]
         ranks = [
             _context.Process(target=_rank, args=(place, send, server if place.rank == 0 else None, do, args))
@@ -71,10 +71,10 @@ def well(answers: list[Any]) -> list[Any]:
     return answers
 
 
-def _rank(place: Place, send: Connection, server: Any, do: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _rank(place: GroupPlace, send: Connection, server: Any, do: Callable[..., Any], args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     if server is not None:
-        place = Place(place.rank, place.size, port=place.port, listening=os.dup(server.fileno()))
+        place = GroupPlace(place.rank, place.size, port=place.port, listening=os.dup(server.fileno()))
         server.close()
     try:
         answer = do(place, *args)
@@ -85,6 +85,10 @@ def _rank(place: Place, send: Connection, server: Any, do: Callable[..., Any], a
 
 
 def join(
-    place: Place, settings: Settings = SETTINGS, through: Through = "auto", timeout: float = TIMEOUT, **shared: Any
+    place: GroupPlace,
+    settings: GroupSettings = SETTINGS,
+    through: Through = "auto",
+    timeout: float = TIMEOUT,
+    **shared: Any,
 ) -> Group:
     return Group.join(place, settings, shared, through=through, timeout=timeout, start_timeout=20.0)

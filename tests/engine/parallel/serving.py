@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import torch
 
-from onbeat_engine.build import build
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import EngineCore
-from onbeat_engine.errors import EngineDead
-from onbeat_engine.graphs import Captured, Forward
-from onbeat_engine.messages import Abort, Ended, LogEntry, NewRequest, Outputs
 from onbeat_engine.parallel.group import Group
-from onbeat_engine.parallel.place import Place
-from onbeat_engine.runner import ModelRunner
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.parallel.place import GroupPlace
+from onbeat_engine.rank.build import build
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.runner.graphs import Captured, Forward
+from onbeat_engine.runner.model_runner import ModelRunner
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.errors import EngineDead
+from onbeat_engine.wire.messages import Abort, Ended, LogEntry, NewRequest, RankOutputs
+from onbeat_engine.wire.params import SamplingParams
 from onbeat_spec import protocol
 
 LENGTH = 10
@@ -100,7 +100,7 @@ class How(NamedTuple):
     """Steps that only decode are run again from what was captured, as CUDA graphs are."""
 
 
-def serve(place: Place, config: EngineConfig, log: list[list[LogEntry]], how: How) -> Ran:
+def serve(place: GroupPlace, config: EngineConfig, log: list[list[LogEntry]], how: How) -> Ran:
     """Be a rank: read the log at random moments, take turns until the group has stopped after all of it."""
     config = replace(config, data_parallel_size=place.size)
     ran = Ran()
@@ -146,8 +146,8 @@ def capture(ran: Ran, forward: Forward) -> Captured:
 
 def take(core: EngineCore, ran: Ran) -> None:
     for message in core.take():
-        assert isinstance(message, Outputs | Ended)
-        if isinstance(message, Outputs):
+        assert isinstance(message, RankOutputs | Ended)
+        if isinstance(message, RankOutputs):
             for output in message.outputs:
                 ran.tokens.setdefault(output.id, []).extend(output.tokens)
                 if output.finish_reason == "abort":
@@ -157,5 +157,5 @@ def take(core: EngineCore, ran: Ran) -> None:
                 ran.held = message.stats.held_steps
 
 
-def differently(place: Place, config: EngineConfig) -> Ran:
+def differently(place: GroupPlace, config: EngineConfig) -> Ran:
     return serve(place, replace(config, block_size=8) if place.rank else config, events(2, 0), How(0, aborts=False))

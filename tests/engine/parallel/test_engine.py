@@ -15,22 +15,22 @@ import msgspec
 import psutil
 import pytest
 
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.build import build
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import EngineCore
-from onbeat_engine.errors import EngineDead, TryLater
-from onbeat_engine.exchange import Alone
-from onbeat_engine.fake import expected, tokenizer
-from onbeat_engine.outputs import RequestOutput
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.front.outputs import RequestOutput
+from onbeat_engine.front.supervision import LEAST_PATIENCE
+from onbeat_engine.parallel.exchange import Alone
 from onbeat_engine.parallel.place import free_port
-from onbeat_engine.processes import LEAST_PATIENCE
-from onbeat_engine.sampling_params import SamplingParams
-from onbeat_proofs.check_trace import check_trace
-from tests.engine.models import tiny
+from onbeat_engine.rank.build import build
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.testing.fake import expected, tokenizer
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.errors import EngineDead, TryLater
+from onbeat_engine.wire.params import SamplingParams
+from onbeat_proofs.traces.check import check_trace
 from tests.engine.parallel.serving import CONFIG as ALONE
 from tests.engine.parallel.serving import PROMPTS as LONG
 from tests.engine.parallel.serving import alone
+from tests.engine.runner.models import tiny
 
 LENGTH = 12
 PROMPTS = {id: [token % 256 for token in prompt] for id, prompt in LONG.items()}
@@ -160,10 +160,10 @@ def test_a_group_of_which_a_rank_was_killed_is_started_again(
 FRONT = """
 import asyncio, sys
 import msgspec
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.fake import expected, tokenizer
-from onbeat_engine.sampling_params import SamplingParams
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.testing.fake import expected, tokenizer
+from onbeat_engine.wire.params import SamplingParams
 
 async def main():
     config = msgspec.json.decode(sys.argv[1], type=EngineConfig)

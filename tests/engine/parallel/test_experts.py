@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from onbeat_engine.errors import EngineDead
 from onbeat_engine.parallel.experts import ExpertParallel, Way, split_experts
 from onbeat_engine.parallel.group import Through
-from onbeat_engine.parallel.place import Place
+from onbeat_engine.parallel.place import GroupPlace
+from onbeat_engine.wire.errors import EngineDead
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 from tests.engine.parallel.ranks import join, run, well
 
@@ -43,7 +43,7 @@ def tokens_of(rank: int, number: int, forward: int, dtype: Any, top_k: int = 2) 
     return x, ids, weights
 
 
-def forwards(place: Place, through: Through, cases: list[tuple[Way, list[int] | None, str]]) -> list[float]:
+def forwards(place: GroupPlace, through: Through, cases: list[tuple[Way, list[int] | None, str]]) -> list[float]:
     """By case, the largest difference from all experts on one rank."""
     group = join(place, through=through)
     differences = []
@@ -87,7 +87,7 @@ def test_the_same_as_on_one_rank(size: int, through: Through) -> None:
             assert worst <= (1e-6 if dtype == "float32" else 2e-2), (way, counts, dtype)
 
 
-def misuse(place: Place) -> None:
+def misuse(place: GroupPlace) -> None:
     group = join(place)
     held = split_experts(EXPERTS, place.size)
     shared = ExpertParallel(group, Slice(held[place.rank], torch.float32), held)
@@ -101,7 +101,7 @@ def test_other_tokens_than_were_told_are_refused() -> None:
         assert "has 3 tokens in layer 0, and told the others of (2, 2)" in str(error)
 
 
-def leaves(place: Place) -> Any:
+def leaves(place: GroupPlace) -> Any:
     group = join(place)
     held = split_experts(EXPERTS, place.size)
     shared = ExpertParallel(group, Slice(held[place.rank], torch.float32), held)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from onbeat_engine.errors import EngineDead
-from onbeat_engine.parallel.group import Group, Shape, Through
-from onbeat_engine.parallel.place import Place, agree, meet
+from onbeat_engine.parallel.group import Group, Through, TokensByRank
+from onbeat_engine.parallel.place import GroupPlace, agree, meet
+from onbeat_engine.wire.errors import EngineDead
 from onbeat_spec.errors import ConfigError
-from onbeat_spec.protocol import Agreement, Settings, Vote, tally
+from onbeat_spec.protocol import Agreement, GroupSettings, Vote, tally
 from tests.engine.parallel.ranks import join, run, well
 
 LIMIT = 1.0
@@ -25,7 +25,7 @@ VOTES = [
 ]
 
 
-def exchanges(place: Place, through: Through) -> tuple[list[Agreement], list[Shape], int, int]:
+def exchanges(place: GroupPlace, through: Through) -> tuple[list[Agreement], list[TokensByRank], int, int]:
     group = join(place, through=through, model="m")
     agreed = [group.exchange(votes[place.rank]) for votes in VOTES]
     shapes = [group.forward_shape(place.rank * 3, replays) for replays in (True, place.rank != 1)]
@@ -40,12 +40,12 @@ def test_exchange_is_the_tally_of_all_votes(size: int, through: Through) -> None
     for agreed, shapes, exchanged, forwards in well(run(size, exchanges, through)):
         assert agreed == [tally(votes[:size]) for votes in VOTES]
         tokens = (0, 3, 6)[:size]
-        assert shapes == [Shape(tokens, True), Shape(tokens, size == 1)]
+        assert shapes == [TokensByRank(tokens, True), TokensByRank(tokens, size == 1)]
         assert shapes[0].padded == tokens[-1]
         assert (exchanged, forwards) == (len(VOTES), 2)
 
 
-def start(place: Place, by_rank: list[tuple[Settings, dict[str, Any]]]) -> None:
+def start(place: GroupPlace, by_rank: list[tuple[GroupSettings, dict[str, Any]]]) -> None:
     settings, shared = by_rank[place.rank]
     join(place, settings, **shared)
 
@@ -53,22 +53,22 @@ def start(place: Place, by_rank: list[tuple[Settings, dict[str, Any]]]) -> None:
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        ((Settings(4, 4), {"model": "a"}), r"differ in \(interval, sync\).*\(2, 4\).*\(4, 4\)"),
-        ((Settings(2, 4), {"model": "b"}), r"differ in model .*rank 0: 'a', rank 1: 'b', rank 2: 'a'"),
-        ((Settings(2, 4), {"model": "a", "experts": [1, 3]}), r"differ in experts .*rank 1: \[1, 3\]"),
+        ((GroupSettings(4, 4), {"model": "a"}), r"differ in \(interval, sync\).*\(2, 4\).*\(4, 4\)"),
+        ((GroupSettings(2, 4), {"model": "b"}), r"differ in model .*rank 0: 'a', rank 1: 'b', rank 2: 'a'"),
+        ((GroupSettings(2, 4), {"model": "a", "experts": [1, 3]}), r"differ in experts .*rank 1: \[1, 3\]"),
     ],
 )
 def test_ranks_that_were_started_differently_are_refused_on_all(second: Any, says: str) -> None:
-    first = (Settings(2, 4), {"model": "a"})
+    first = (GroupSettings(2, 4), {"model": "a"})
     for error in run(3, start, [first, second, first]):
         assert isinstance(error, ConfigError)
         with pytest.raises(ConfigError, match=says):
             raise error
 
 
-def on_a_gpu(place: Place, devices: list[str]) -> None:
+def on_a_gpu(place: GroupPlace, devices: list[str]) -> None:
     with_store = meet(place, 20.0)
-    agree(place, with_store, Settings(), {}, 20.0, device=devices[place.rank])
+    agree(place, with_store, GroupSettings(), {}, 20.0, device=devices[place.rank])
 
 
 def test_no_two_ranks_have_one_gpu() -> None:
@@ -78,7 +78,7 @@ def test_no_two_ranks_have_one_gpu() -> None:
         assert "ranks 0 and 1 of a group share cuda:0" in str(error)
 
 
-def fault(place: Place, how: str, through: Through) -> tuple[str, str, float]:
+def fault(place: GroupPlace, how: str, through: Through) -> tuple[str, str, float]:
     group = join(place, through=through, timeout=LIMIT)
     group.exchange(Vote(1, True))
     if place.rank == 1:
@@ -114,7 +114,7 @@ def test_a_rank_that_dies_or_hangs_is_an_error_on_all_others_in_time(
         assert seconds < bound
 
 
-def apart(place: Place) -> None:
+def apart(place: GroupPlace) -> None:
     group = join(place)
     if place.rank == 0:
         group.exchange(Vote(1, True))
@@ -129,7 +129,7 @@ def test_ranks_in_different_collectives_are_told_so() -> None:
         assert str(error) == f"rank {1 - rank} is in {other}, its number 1, rank {rank} in {own}, its number 1"
 
 
-def further_apart(place: Place) -> None:
+def further_apart(place: GroupPlace) -> None:
     group = join(place)
     if place.rank == 0:
         group.all_gather(torch.empty(4, 8), torch.zeros(2, 8), (2, 2))
@@ -143,9 +143,9 @@ def test_ranks_of_which_one_is_in_a_layer_are_told_so() -> None:
         assert f"rank {1 - rank} is in another collective" in str(error)
 
 
-def late(place: Place) -> None:
+def late(place: GroupPlace) -> None:
     if place.rank == 0:
-        Group.join(place, Settings(), {}, start_timeout=0.5)
+        Group.join(place, GroupSettings(), {}, start_timeout=0.5)
 
 
 def test_a_rank_that_never_comes_is_an_error() -> None:
@@ -154,7 +154,7 @@ def test_a_rank_that_never_comes_is_an_error() -> None:
     assert "rank 0 of 2 waited 0.5 s for rank 1 to start" in str(error)
 
 
-def works(place: Place) -> None:
+def works(place: GroupPlace) -> None:
     group = join(place, timeout=0.5)
     group.exchange(Vote(1, True))
     end = time.monotonic() + 1.2

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from onbeat_engine.build import load_tokenizer
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.graphs import ladder
 from onbeat_engine.parallel.place import free_port
-from onbeat_proofs.check_trace import check_trace
+from onbeat_engine.rank.build import load_tokenizer
+from onbeat_engine.runner.graphs import ladder
+from onbeat_engine.wire.config import EngineConfig
+from onbeat_proofs.traces.check import check_trace
 from onbeat_spec.errors import ConfigError
-from tests.engine.models import tiny
 from tests.engine.parallel.ranks import run, well
 from tests.engine.parallel.serving import CONFIG, How, Ran, alone, differently, events, serve
+from tests.engine.runner.models import tiny
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import openai
 
-from onbeat_engine.server.config import ServerConfig
 from onbeat_engine.server.engine import Engine
+from onbeat_engine.server.options import ServerConfig
 from onbeat_engine.server.run import Shutdown, open_socket, serve
 from onbeat_engine.server.serving import Serving
 

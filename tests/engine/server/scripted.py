@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from onbeat_engine.config import EngineConfig
-from onbeat_engine.core import Built
-from onbeat_engine.executor import StepOutputs
-from onbeat_engine.fake import Copied, FakeExecutor, told
+from onbeat_engine.rank.core import Built
+from onbeat_engine.runner.executor import StepOutputs
+from onbeat_engine.testing.fake import Copied, FakeExecutor, told
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.config import EngineConfig
 
 
 class CopyExecutor(FakeExecutor):

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from onbeat_engine.errors import BadRequest, EngineDead, TryLater
-from onbeat_engine.lanes.steps import Lanes, LaneStep
-from onbeat_engine.messages import RankStats
-from onbeat_engine.sampling_params import SamplingParams, StructuredOutput
+from onbeat_engine.wire.errors import BadRequest, EngineDead, TryLater
+from onbeat_engine.wire.lane_steps import Lanes, LaneStep
+from onbeat_engine.wire.messages import RankStats
+from onbeat_engine.wire.params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -15,14 +15,14 @@ import httpx
 import openai
 import pytest
 
-from onbeat_engine import fake
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.testing import fake
+from onbeat_engine.wire.config import EngineConfig
 from tests.engine.server import scripted
 from tests.engine.server.live import MODEL, Live, events, live, until
-from tests.engine.server.test_health import sample
+from tests.engine.server.routes.test_health import sample
 
-FAKE = "onbeat_engine.fake:build"
+FAKE = "onbeat_engine.testing.fake:build"
 PIECES = ["DEF", "G", "HI", "J", "K", "a", "</think>", "x", "b,c"]
 
 

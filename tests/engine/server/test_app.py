@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from onbeat_engine.sampling_params import StructuredOutput
+from onbeat_engine.wire.params import StructuredOutput
 from tests.engine.server.live import MODEL, Live, events, over
 from tests.engine.server.stub import StubEngine
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from onbeat_engine.server.config import ServerConfig
+from onbeat_engine.server.options import ServerConfig
 from onbeat_engine.server.run import open_socket, serve
 from onbeat_spec.errors import ConfigError
 from tests.engine.server.live import MODEL, Live, over, until

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.wire.config import EngineConfig
 from tests.engine.server import tiny_model
 from tests.engine.server.live import MODEL, Live, live, until
 

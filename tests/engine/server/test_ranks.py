@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 from tests.engine.server.live import until
+from tests.engine.server.routes.test_health import sample
 from tests.engine.server.test_api_cases import engine, idle, stream
-from tests.engine.server.test_health import sample
 
 
 def test_each_rank_has_its_metrics_and_its_readiness() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.async_llm import AsyncLLM
-from onbeat_engine.config import EngineConfig
+from onbeat_engine.front.async_llm import AsyncLLM
+from onbeat_engine.wire.config import EngineConfig
 from tests.engine.server import tiny_model
 from tests.engine.server.live import MODEL, Live, live, until
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.engine.models.tiny import llama
+from tests.engine.runner.models.tiny import llama
 from tests.engine.text.tiny import SPECIALS, backend, write_folder
 
 TEMPLATE = (

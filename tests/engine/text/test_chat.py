@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.errors import BadRequest, ModelError
 from onbeat_engine.text.chat import ChatTemplate
+from onbeat_engine.wire.errors import BadRequest, ModelError
 from tests.engine.text.tiny import smollm2
 
 USER = {"role": "user", "content": "hi"}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onbeat_engine.sampling_params import SamplingParams
 from onbeat_engine.text.detokenizer import Chunk, Detokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.params import SamplingParams
 from tests.engine.text.tiny import Pieces, smollm2, tiny
 
 

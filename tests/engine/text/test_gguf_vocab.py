@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from onbeat_engine.errors import ModelError
 from onbeat_engine.text.pieces import byte_alphabet
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.errors import ModelError
 from tests.engine.text.tiny import smollm2
 
 NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6

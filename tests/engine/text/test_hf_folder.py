@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.errors import ModelError
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.errors import ModelError
 from tests.engine.text.tiny import backend, write_folder
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}<|user|>{{ m['content'] }}{{ eos_token }}\n{% endfor %}"

@@ -3,8 +3,8 @@
 import pytest
 from tokenizers import decoders
 
-from onbeat_engine.errors import ModelError
 from onbeat_engine.text.pieces import Pieces, byte_alphabet
+from onbeat_engine.wire.errors import ModelError
 
 
 def test_alphabet_is_one_to_one() -> None:

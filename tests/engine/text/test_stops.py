@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat_engine.errors import BadRequest
 from onbeat_engine.text.stops import MAX_STOP_CHARS, StopStrings, stop_strings
+from onbeat_engine.wire.errors import BadRequest
 
 STOPS = st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=4)
 

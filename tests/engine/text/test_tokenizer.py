@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat_engine.errors import BadRequest, ModelError
 from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.wire.errors import BadRequest, ModelError
 from tests.engine.text.tiny import backend, smollm2, tiny
 
 TEXTS = [

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.vllm.turn import NEVER, Turn, can_run, carries_prefill, chunks_to_hold, count, not_eligible
+from onbeat_engine.vllm.turn import NEVER, ScheduleCall, can_run, carries_prefill, chunks_to_hold, count, not_eligible
 from onbeat_spec.policy import Policy, local_work, runnable
 from tests.engine.vllm.fakes import chunk, decode, request
 
@@ -82,6 +82,6 @@ def test_a_step_carries_prefill_if_somebody_had_more_than_one_token_of_work() ->
 
 
 def test_a_lifted_hold_does_not_stand() -> None:
-    assert Turn(True, hold=True).holding
-    assert not Turn(True, hold=True, lifted=True).holding
-    assert not Turn(True).holding
+    assert ScheduleCall(True, hold=True).holding
+    assert not ScheduleCall(True, hold=True, lifted=True).holding
+    assert not ScheduleCall(True).holding

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from onbeat_proofs.delayer import estimate, for_all
-from onbeat_proofs.delayer.audit import Job, audit, decision_of
+from onbeat_proofs.delayer import estimate, theorems
+from onbeat_proofs.delayer.audit import DelayerJob, audit, decision_of
 from onbeat_proofs.delayer.graph import passes
 from onbeat_proofs.delayer.results import HOLDS, UNDECIDED, VIOLATED
 from onbeat_proofs.delayer.rows import IDLE, Row, Settings
@@ -33,7 +33,7 @@ def changed(folder: Path, old: str, new: str) -> str:
 
 
 def found(target: str, **numbers: Any) -> dict[tuple[str, str], str]:
-    report = audit(Job(target, Settings(**numbers), (2,)))
+    report = audit(DelayerJob(target, Settings(**numbers), (2,)))
     return {(r.check, r.strength): r.verdict for r in report.results if r.check != estimate.CHECK}
 
 
@@ -54,7 +54,7 @@ def test_a_right_rule_holds_both_ways() -> None:
 )
 def test_faults_are_found_for_all_values(tmp_path: Path, old: str, new: str, check: str) -> None:
     settings = Settings(queue_min_ratio=1.0)
-    results = for_all.decide(load(changed(tmp_path, old, new), settings), settings)
+    results = theorems.decide(load(changed(tmp_path, old, new), settings), settings)
     (result,) = [result for result in results if result.check == check]
     assert result.verdict == VIOLATED
     assert result.run is not None
@@ -63,7 +63,7 @@ def test_faults_are_found_for_all_values(tmp_path: Path, old: str, new: str, che
 
 def test_clocks_of_ones_own_are_found_exhaustively(tmp_path: Path) -> None:
     target = changed(tmp_path, "# WAIT", "if late: return Output(None, True)")
-    report = audit(Job(target, Settings(queue_min_ratio=1.0), (2,)))
+    report = audit(DelayerJob(target, Settings(queue_min_ratio=1.0), (2,)))
     (result,) = [r for r in report.results if r.check == "phase-agrees" and r.strength == "exhaustive"]
     assert result.verdict == VIOLATED
     assert result.run is not None
@@ -103,7 +103,7 @@ def test_a_flag_that_no_version_had_yet_is_kept_as_state(tmp_path: Path) -> None
 )
 def test_an_unknown_version_is_told(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(NotADelayer, match=message):
-        audit(Job(changed(tmp_path, old, new), ranks=(2,)))
+        audit(DelayerJob(changed(tmp_path, old, new), ranks=(2,)))
 
 
 def test_another_file_is_not_taken_for_a_delayer() -> None:
@@ -155,7 +155,7 @@ def test_the_real_delayer_is_bounded_and_agrees() -> None:
 
 @real
 def test_the_real_delayer_waits_one_pass_less_than_it_may() -> None:
-    report = audit(Job(REAL, Settings(max_delay_passes=4), (2,)))
+    report = audit(DelayerJob(REAL, Settings(max_delay_passes=4), (2,)))
     details = [r.detail for r in report.results if r.check == "held-at-most" and r.strength == "exhaustive"]
     assert details == ["at most 3 in a row, the stated bound is 4"]
 
@@ -164,8 +164,8 @@ def test_the_real_delayer_waits_one_pass_less_than_it_may() -> None:
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_real_tensors_give_the_same_answers() -> None:
     settings = Settings(queue_min_ratio=2.0, max_running_requests=3, token_usage_low_watermark=0.5)
-    plain, _ = decision_of(Job(REAL, tensors="plain"), settings)
-    tensors, _ = decision_of(Job(REAL, tensors="torch"), settings)
+    plain, _ = decision_of(DelayerJob(REAL, tensors="plain"), settings)
+    tensors, _ = decision_of(DelayerJob(REAL, tensors="torch"), settings)
     every = passes(plain.rows(), settings.ranks)
     state = plain.initial(), tensors.initial()
     for rows in every[:: max(1, len(every) // 2000)]:

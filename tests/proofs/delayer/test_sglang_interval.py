@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onbeat_proofs.delayer.audit import Job, Report, audit
+from onbeat_proofs.delayer.audit import DelayerJob, DelayerReport, audit
 from onbeat_proofs.delayer.results import HOLDS, VIOLATED
 from onbeat_proofs.delayer.rows import Row, Settings
 from onbeat_proofs.delayer.sglang_interval import Interval
@@ -40,12 +40,12 @@ def target(folder: Path, text: str = SCHEDULER, smallest: str = "0") -> str:
     return str(folder)
 
 
-def audited(where: str, *, interval: int = 2, smallest: int = 0) -> Report:
+def audited(where: str, *, interval: int = 2, smallest: int = 0) -> DelayerReport:
     settings = Settings(prefill_decode_interval=interval, prefill_decode_interval_min_bs=smallest)
-    return audit(Job(where, settings, (2,)))
+    return audit(DelayerJob(where, settings, (2,)))
 
 
-def verdicts(report: Report) -> dict[str, str]:
+def verdicts(report: DelayerReport) -> dict[str, str]:
     return {result.check: result.verdict for result in report.results}
 
 
@@ -106,7 +106,7 @@ def test_with_the_delayer_behind_it_a_rank_that_defers_leaves_the_others_waiting
     file = Path(where, "sglang", "srt", "managers", "prefill_delayer.py")
     file.write_text(Path(__file__).with_name("prefill_delayer.py").read_text(encoding="utf-8"), encoding="utf-8")
     settings = Settings(prefill_decode_interval=2, enable_prefill_delayer=True)
-    report = audit(Job(where, settings, (2,)))
+    report = audit(DelayerJob(where, settings, (2,)))
     (crash,) = [result for result in report.results if result.check == "no-crash"]
     assert crash.verdict == VIOLATED
     assert crash.detail == "ranks [1] exchange rows for the delayer, ranks [0] defer and send none: a hang"
@@ -116,7 +116,7 @@ def test_with_the_delayer_behind_it_the_bounds_add_up(tmp_path: Path) -> None:
     where = target(tmp_path)
     file = Path(where, "sglang", "srt", "managers", "prefill_delayer.py")
     file.write_text(Path(__file__).with_name("prefill_delayer.py").read_text(encoding="utf-8"), encoding="utf-8")
-    report = audit(Job(where, Settings(prefill_decode_interval=2, enable_prefill_delayer=True), (2,)))
+    report = audit(DelayerJob(where, Settings(prefill_decode_interval=2, enable_prefill_delayer=True), (2,)))
     (held,) = [result for result in report.results if result.check == "held-at-most"]
     assert (held.verdict, held.detail) == (HOLDS, "at most 5 in a row, the stated bound is 5")
 

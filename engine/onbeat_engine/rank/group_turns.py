@@ -1,0 +1,61 @@
+"""What one rank of a lock-step group says of its turns: to its trace, and to the front end, which watches the group."""
+
+import time
+
+from onbeat_engine.rank.reporting import Reporter
+from onbeat_reference.recorder import Recorder
+from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.protocol import Turn, collectives
+from onbeat_spec.records import LockStep, Member, Step
+
+
+class GroupTurns:
+    """Numbers the turns of a rank: all ranks of a group take the same ones.
+
+    Args:
+        scheduler: the rank's.
+        recorder: writes the rank's trace, if there is one.
+        reporter: tells the front end; None: the group is not watched.
+    """
+
+    def __init__(self, scheduler: Scheduler, recorder: Recorder | None, reporter: Reporter | None) -> None:
+        self._scheduler = scheduler
+        self._recorder = recorder
+        self._reporter = reporter
+        self._number = 0
+        self._began = 0.0
+
+    def begins(self) -> None:
+        """A turn begins."""
+        self._began = time.monotonic()
+
+    def steps(self, turn: Turn) -> None:
+        """The scheduler's next step is this turn."""
+        if self._recorder is not None:
+            self._recorder.lock = self._lock(turn)
+
+    def stepped(self, turn: Turn, step: Step) -> LockStep:
+        """It was scheduled; return which turn it is."""
+        lock = self._lock(turn)
+        self._tell(lock, sum(step.scheduled.values()))
+        self._number += 1
+        return lock
+
+    def took_part(self, turn: Turn, *, last: bool) -> tuple[LockStep, float]:
+        """This turn went without the scheduler: an exchange, or a dummy; return which it is, and its seconds."""
+        lock, took = self._lock(turn, last), time.monotonic() - self._began
+        if self._recorder is not None:
+            self._recorder.took_part(lock, took)
+        self._tell(lock, 0, dummy=turn.kind == "dummy")
+        self._number += 1
+        return lock, took
+
+    def _lock(self, turn: Turn, last: bool = False) -> LockStep:
+        # An exchange has no phase: nothing is scheduled in it.
+        return LockStep(self._number, None if turn.vote is not None else turn.phase, collectives(turn, 0), last)
+
+    def _tell(self, lock: LockStep, tokens: int, *, dummy: bool = False) -> None:
+        if self._reporter is not None:
+            scheduler = self._scheduler
+            member = Member(lock, tokens, scheduler.paused, len(scheduler.requests), dummy)
+            self._reporter.lock_steps.append(member)

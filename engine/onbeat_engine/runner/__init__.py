@@ -1,0 +1,1 @@
+"""Executes a rank's steps with a real model: batches, KV cache, attention, sampling."""

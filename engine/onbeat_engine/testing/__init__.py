@@ -1,0 +1,1 @@
+"""An executor without a model, for tests and for measuring what is around a model."""

@@ -1,0 +1,1 @@
+"""The verbs of the program `onbeat` that serve, measure and draw."""

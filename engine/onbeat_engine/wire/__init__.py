@@ -1,0 +1,1 @@
+"""What front end and ranks have in common: messages, configuration, parameters, errors."""

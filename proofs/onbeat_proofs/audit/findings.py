@@ -1,0 +1,120 @@
+"""Making what a check found small, and describing it: a violation and a scenario become a finding."""
+
+import re
+from dataclasses import replace
+
+from onbeat_proofs.audit.adapters import Adapter
+from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.play.clients import Factory
+from onbeat_proofs.play.drain import AT_REST, drain, folded
+from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.replay import window
+from onbeat_proofs.play.table import step_text
+from onbeat_proofs.play.timeline import timeline
+from onbeat_proofs.play.two_runs import UNTHROTTLED, Runs, replay_runs
+from onbeat_proofs.scenarios.operations import Add, Op, Scenario, Schedule, flatten
+from onbeat_proofs.scenarios.shrink import shrink
+from onbeat_spec.catalogue import CATALOGUE
+from onbeat_spec.config import Config
+from onbeat_spec.policy import Policy
+from onbeat_spec.records import Violation
+
+Key = tuple[str, str]
+"""An invariant, and a way in which it is violated: see `kind_of`."""
+
+
+class Smallest:
+    """Makes the violations of one class small.
+
+    Args:
+        adapter: of its family.
+        cls: the class.
+        policy: that it is given, or should keep.
+        name: of the class, in scenarios.
+        base: a class whose violations do not count as this one's; None: there is none.
+        seconds: for one finding.
+    """
+
+    def __init__(
+        self, adapter: Adapter, cls: type, policy: Policy, *, name: str, base: type | None, seconds: float
+    ) -> None:
+        self.adapter = adapter
+        self.cls = cls
+        self.factory = adapter.factory(cls)
+        self.policy = policy
+        self.name = name
+        self.base = base
+        self.seconds = seconds
+
+    def shows(self, scenario: Scenario, key: tuple[str, str], factory: Factory) -> Violation | None:
+        """Return the first violation of a kind in a scenario."""
+        seen = replay_runs(scenario, factory, self.policy, expects=False).violations
+        return next((v for v in seen if (v.invariant, kind_of(v.message, scenario)) == key), None)
+
+    def finding(self, violation: Violation, scenario: Scenario, check: str) -> Finding:
+        """Make a scenario small, and describe what it shows."""
+        id = violation.invariant
+        scenario = replace(scenario, name=f"{id}: {self.name}", case=None, source=None, violates=())
+        scenario = replace(scenario, invariants=(id,) if id in CATALOGUE else ())
+
+        key = id, kind_of(violation.message, scenario)
+
+        def shown(candidate: Scenario) -> Violation | None:
+            found = self.shows(candidate, key, self.factory)
+            if found is None or self.base is None or id in STATEMENTS:
+                return found
+            return found if self.shows(candidate, key, self.adapter.factory(self.base)) is None else None
+
+        prepared = self.adapter.prepare(self.cls, Scenario(scenario.name))
+        plain = prepared.config if prepared is not None else Config()
+
+        def small(candidate: Scenario) -> Scenario:
+            if shown(candidate) is None:
+                return candidate
+            return shrink(candidate, lambda smaller: shown(smaller) is not None, self.seconds, plain)
+
+        until = _until(scenario, violation.step)
+        scenario = small(until if shown(until) is not None else scenario)
+        if scenario.steps[-1] == AT_REST:
+            drained = self.drained(scenario)
+            without = replace(drained, steps=drained.steps[:-1])
+            scenario = drained if shown(without) is None else small(without)
+        last = scenario.steps[-1]
+        two_runs = id in STATEMENTS or (CATALOGUE[id].runs is not None and id not in UNTHROTTLED)
+        if two_runs and isinstance(last, Schedule):
+            # Two runs are compared whatever the flag; with it the step shows what is wrong.
+            throttled = replace(scenario, steps=(*scenario.steps[:-1], replace(last, throttle=True)))
+            scenario = throttled if shown(throttled) is not None else scenario
+        violation = shown(scenario) or violation
+        history = replay_runs(scenario, self.factory, self.policy).history
+        table = step_text(window(history, violation.step))
+        return Finding(id, violation.message, violation.step, check, scenario, table, timeline(history))
+
+    def drained(self, scenario: Scenario) -> Scenario:
+        """Write the draining before the final check out, so that it happens in any replay."""
+        driver = Runs(scenario.config, self.factory, policy=self.policy, compares=False)
+        steps = list(scenario.steps[:-1])
+        for op in steps:
+            driver.apply(op)
+
+        def apply(op: Op) -> None:
+            steps.append(op)
+            driver.apply(op)
+
+        drain(driver, apply)
+        return replace(scenario, steps=(*folded(steps), AT_REST))
+
+
+def _until(scenario: Scenario, step: int) -> Scenario:
+    """Return a scenario without what comes after the operation that schedules a step."""
+    steps = [op for _, op in flatten(scenario.steps)]
+    ends = [at for at, op in enumerate(steps, 1) if isinstance(op, Schedule)]
+    return replace(scenario, steps=tuple(steps[: ends[step]])) if step < len(ends) else scenario
+
+
+def kind_of(message: str, scenario: Scenario) -> str:
+    """Return a message without names and numbers: violations of one kind have one text."""
+    ids = sorted({re.escape(op.id) for _, op in flatten(scenario.steps) if isinstance(op, Add)}, key=len, reverse=True)
+    text = re.sub(rf"'?\b(?:{'|'.join(ids)})\b'?", "*", message) if ids else message
+    text = re.sub(r"\d+", "#", text)
+    return re.sub(r"([\w ]*\*(?:: #)?)(?:, (?:and )?\1)+", r"\1", text)

@@ -1,0 +1,1 @@
+"""What is wrong with a class that its text shows, before anything runs."""

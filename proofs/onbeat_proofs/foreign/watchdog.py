@@ -1,0 +1,108 @@
+"""Calls into foreign code that may never return, and what was going on if it never does."""
+
+import mmap
+import pickle
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic, process_time
+from types import FrameType
+
+from onbeat_proofs.scenarios.operations import Op
+from onbeat_spec.config import Config
+
+Trail = tuple[Op, "Trail"] | tuple[()]
+"""Operations that led to a state, the latest first."""
+CALL_S = 2.0
+"""CPU seconds that one operation may take."""
+PATIENCE = 15
+"""Times as many wall seconds may pass: a busy machine is no fault of the code under test, and one may wait idly."""
+SIZE = 1 << 20
+"""Bytes for the operations that led to where a run is."""
+
+
+class Hang(BaseException):
+    """A call did not return. No `Exception`, so that code under test does not swallow it."""
+
+
+CRASHES = (Exception, SystemExit, Hang)
+"""What a call may raise that it should not."""
+
+
+@contextmanager
+def limited(seconds: float = CALL_S) -> Iterator[None]:
+    """Raise `Hang` inside the block once it has taken so long; only in a process's main thread.
+
+    Args:
+        seconds: of CPU time, or `PATIENCE` times as many by the clock.
+    """
+    began, began_cpu = monotonic(), process_time()
+
+    def late(signum: int, frame: FrameType | None) -> None:
+        used = max(process_time() - began_cpu, (monotonic() - began) / PATIENCE)
+        if used >= 0.99 * seconds:  # timers go off a little early
+            raise Hang(f"a call did not return within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Journal:
+    """What is being done, written where another process can read it after this one is gone."""
+
+    def __init__(self, file: int) -> None:
+        self._memory = mmap.mmap(file, SIZE)
+
+    def write(self, config: Config, ops: Sequence[Op]) -> None:
+        """The last of these operations is about to be executed."""
+        data = pickle.dumps((config, tuple(ops)), pickle.HIGHEST_PROTOCOL)
+        if len(data) <= SIZE - 8:
+            self._memory[:8] = bytes(8)  # what is half written must not be read
+            self._memory[8 : 8 + len(data)] = data
+            self._memory[:8] = len(data).to_bytes(8, "little")
+
+    def read(self) -> tuple[Config, tuple[Op, ...]] | None:
+        """Return the configuration and the operations, the last of which was not finished; None: nothing was begun."""
+        size = int.from_bytes(self._memory[:8], "little")
+        if not 0 < size <= SIZE - 8:
+            return None
+        config, ops = pickle.loads(self._memory[8 : 8 + size])
+        return config, ops
+
+
+class Guard:
+    """Watches the operations of the runs in this process."""
+
+    def __init__(self, journal: Journal | None = None, seconds: float = CALL_S) -> None:
+        self.journal = journal
+        self.seconds = seconds
+        self.latest: tuple[Config, list[Op]] | None = None
+        """What is being done, or was done last."""
+
+    @contextmanager
+    def during(self, config: Config, trail: Trail) -> Iterator[None]:
+        """Execute the last operation of a trail."""
+        self.latest = config, operations(trail)
+        if self.journal is not None:
+            self.journal.write(*self.latest)
+        with limited(self.seconds):
+            yield
+
+
+GUARD: ContextVar[Guard | None] = ContextVar("GUARD", default=None)
+"""Set in a process that runs foreign code."""
+
+
+def operations(trail: Trail) -> list[Op]:
+    """Return the operations of a trail, the first one first."""
+    ops: list[Op] = []
+    while trail:
+        op, trail = trail
+        ops.append(op)
+    return ops[::-1]

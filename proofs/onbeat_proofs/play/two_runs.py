@@ -1,0 +1,248 @@
+"""Two runs from one state: the invariants that compare a throttled step with the step that might have been.
+
+`Driver` watches what happens. `Runs` asks before every step, on copies of the scheduler, what would happen with the
+throttle, without it, and without the feature, and holds the answers against each other.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
+
+from onbeat_proofs.foreign.branching import branch
+from onbeat_proofs.foreign.policies import policy_of, without_hold
+from onbeat_proofs.foreign.watchdog import CRASHES, GUARD, Hang
+from onbeat_proofs.play.clients import Factory
+from onbeat_proofs.play.drain import AT_REST, drain
+from onbeat_proofs.play.driver import Driver, narrowed
+from onbeat_proofs.play.fake_model import Due
+from onbeat_proofs.play.keeps_text import Comparison
+from onbeat_proofs.play.letters import live
+from onbeat_proofs.play.premises import Tally
+from onbeat_proofs.play.replay import Replay, play
+from onbeat_proofs.scenarios.operations import Add, Op, Scenario, Schedule
+from onbeat_reference.lifecycle import Outputs
+from onbeat_reference.observe import observe
+from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.catalogue import CATALOGUE
+from onbeat_spec.config import Config
+from onbeat_spec.invariants import RUNS_PREDICATES
+from onbeat_spec.monitor import Monitor
+from onbeat_spec.policy import Policy
+from onbeat_spec.records import Facts, Violation
+
+
+class Runs(Driver):
+    """A driver that also compares two runs from every state in which a step is scheduled.
+
+    Args:
+        config: sizes and modes.
+        factory: makes the scheduler; it must be deterministic.
+        policy: by default the one that `config.policy` names.
+        tally: counts the premises met; shared by all forks.
+        most: compare before so many steps, then no more; None: before all.
+        compares: False leaves the comparing to whoever calls `compare`.
+    """
+
+    judges = (AT_REST,)
+
+    def __init__(
+        self,
+        config: Config,
+        factory: Factory = Scheduler,
+        *,
+        policy: Policy | None = None,
+        tally: Tally | None = None,
+        compares: bool = True,
+        most: int | None = None,
+    ) -> None:
+        super().__init__(config, factory, policy=policy)
+        self.tally = tally if tally is not None else Tally()
+        self.compares = compares
+        self.most = most
+        self._off = without_hold(getattr(self.scheduler, "policy", self.policy))
+
+    def fork(self) -> Self:
+        new = super().fork()
+        new.tally, new.compares, new.most, new._off = self.tally, self.compares, self.most, self._off
+        return new
+
+    def apply(self, op: Op) -> None:
+        if self.ended:
+            return
+        self.tally.met["no-crash"] += 1
+        if op == AT_REST:
+            self._require_rest()  # by operations of its own, each watched
+        else:
+            self.trail = (op, self.trail)
+        try:
+            with self._watched():
+                self._apply(op)
+        except Hang as error:  # outside its own calls
+            self._crash(error)
+
+    def _apply(self, op: Op) -> None:
+        asked = self.compares and (self.most is None or len(self.history) < self.most)
+        if isinstance(op, Schedule) and asked and self.in_flight < self.config.async_depth:
+            self._compare_runs(op.throttle is None, op.budget)
+        refused = len(self.refused)
+        super().apply(op)
+        if len(self.refused) > refused and isinstance(op, Add):
+            self.tally.met["never-fits-refused"] += op.prompt >= self.config.longest_request
+
+    def _require_rest(self) -> None:
+        """Let everybody finish; whoever cannot is stuck."""
+        drain(self)
+        left = [track.request.id for track in live(self)]
+        if left and not self.ended:
+            self._report("progress", f"{', '.join(left)} never ended, though nothing kept the rank from working")
+
+    def compare(self, by_clock: bool, budget: int | None = None) -> None:
+        """Compare what the next step would be: throttled, unthrottled, without the feature, and on a beat.
+
+        Args:
+            by_clock: the clock chooses the flag of the next step.
+            budget: most tokens of that step, if fewer than configured.
+        """
+        try:
+            with self._watched(Schedule(None if by_clock else True)):
+                self._compare_runs(by_clock, budget)
+        except Hang as error:  # outside its own calls
+            self._crash(error)
+
+    def _watched(self, about_to: Op | None = None) -> AbstractContextManager[None]:
+        """Watch what follows, if this process watches what it runs."""
+        guard = GUARD.get()
+        if guard is None:
+            return nullcontext()
+        return guard.during(self.config, self.trail if about_to is None else (about_to, self.trail))
+
+    def _compare_runs(self, by_clock: bool, budget: int | None) -> None:
+        config = self.config if budget is None else narrowed(self.config, budget)
+        before = observe(self.scheduler)
+        aside: dict[bool, frozenset[str]] = {}
+
+        def attempt(throttle: bool, featureless: bool = False) -> Facts:
+            scheduler = branch(self.scheduler, {})
+            scheduler.config = config
+            if featureless:
+                self._without_feature(scheduler)
+            step = scheduler.schedule(throttle)
+            if not featureless:
+                aside[throttle] = getattr(scheduler, "aside", frozenset())
+            return Facts(config, before, step, observe(scheduler))
+
+        try:
+            throttled, unthrottled = attempt(True), attempt(False)
+            pairs = dict.fromkeys(_THROTTLED, (throttled, unthrottled))
+            if hasattr(self.scheduler, "policy") or self.decides_itself:
+                pairs["off-means-off"] = unthrottled, attempt(False, featureless=True)
+            on_beat = by_clock and not self._clock.throttle()
+            if on_beat:
+                pairs["beat-equals-baseline"] = attempt(self._clock.throttle()), unthrottled
+        except CRASHES as error:
+            self._crash(error)
+            return
+        now = throttled.step.index
+        try:
+            matters = self.tally.runs(throttled, unthrottled)
+            self._hold_against_text(throttled, unthrottled, (aside[True], aside[False]))
+            for entry, check in RUNS_PREDICATES:
+                pair = pairs.get(entry.id)
+                verdict = check(*pair) if pair is not None else None
+                if verdict is not None:
+                    self._report(entry.id, verdict, now)
+        except KeyError as error:
+            self._report("one-place", f"the step speaks of {error.args[0]!r}, which is not live", now)
+            return
+        self.tally.met["beat-equals-baseline"] += on_beat and matters and self.config.prefill_schedule_interval > 1
+
+    @property
+    def decides_itself(self) -> bool:
+        """The scheduler is of a family that has its policy built in."""
+        return hasattr(self.scheduler, "flip_flag")
+
+    def _without_feature(self, scheduler: Any) -> None:
+        """Take the throttle away from a scheduler, as far as its family allows."""
+        if hasattr(scheduler, "policy"):
+            scheduler.policy = self._off
+        else:
+            scheduler.flip_flag()
+
+    def _hold_against_text(
+        self, throttled: Facts, unthrottled: Facts, aside: tuple[frozenset[str], frozenset[str]]
+    ) -> None:
+        """Ask a scheduler that decides by itself whether it keeps the text; the reference is given its policy."""
+        if not self.decides_itself:
+            return
+        comparison = Comparison(self.policy, throttled, unthrottled, self.scheduler.counted_as_chunks, aside)
+        for id, message in comparison.strays():
+            self._report(id, message, throttled.step.index)
+        self.tally.met.update(comparison.met())
+
+    # --- What is counted -----------------------------------------------------------------------------------------
+
+    def _watch(self, monitor: Monitor, facts: Facts) -> None:
+        super()._watch(monitor, facts)
+        self.tally.step(facts)
+
+    def _notice(self, call: Any, known: bool, *args: object) -> None:
+        self.tally.met["late-is-harmless"] += not known
+        super()._notice(call, known, *args)
+
+    def _compare(self, index: int, outputs: Outputs, dues: Sequence[Due]) -> None:
+        super()._compare(index, outputs, dues)
+        if any(track.num_preemptions or self.in_flight for track, _, _ in dues):
+            self.tally.met["exactly-once"] += 1
+        if outputs.finished and not self.scheduler.has_unfinished_requests():
+            self.tally.met["blocks-conserved"] += 1
+
+
+UNTHROTTLED = frozenset({"off-means-off", "beat-equals-baseline"})
+"""Invariants of two runs that speak of steps without the throttle; all others compare the throttled step with it."""
+_THROTTLED = frozenset(entry.id for entry, _ in RUNS_PREDICATES) - UNTHROTTLED
+
+
+def replay_runs(
+    scenario: Scenario,
+    factory: Factory = Scheduler,
+    policy: Policy | None = None,
+    *,
+    tally: Tally | None = None,
+    most: int | None = None,
+    expects: bool = True,
+) -> Replay:
+    """Run one scenario as `replay` does, and compare two runs before its steps.
+
+    Args:
+        scenario: what to run.
+        factory: makes the scheduler, from configuration and policy.
+        policy: by default the one that the scenario's configuration names, relative to its file.
+        tally: counts the premises met.
+        most: compare before so many steps, then no more; None: before all.
+        expects: False asks for the invariants only, not for what the scenario expects.
+
+    Raises:
+        ScenarioError: an operation or expectation is impossible whatever the scheduler does.
+        PolicyError: there is no such policy.
+        NotAScheduler: what the factory makes cannot be driven.
+    """
+    if policy is None:
+        policy = policy_of(scenario.config.policy, scenario.origin.parent if scenario.origin else None)()
+    return play(scenario, Runs(scenario.config, factory, policy=policy, tally=tally, most=most), expects=expects)
+
+
+def compares(scenario: Scenario) -> bool:
+    """Whether a scenario speaks of an invariant that compares two runs."""
+    return any(CATALOGUE[id].runs is not None for id in (*scenario.invariants, *scenario.violates) if id in CATALOGUE)
+
+
+def violation_in(
+    scenario: Scenario, invariant: str, factory: Factory = Scheduler, policy: Policy | None = None
+) -> Violation | None:
+    """Return the first violation of an invariant in a scenario, two runs compared before each step; None: it holds.
+
+    Raises:
+        as `replay_runs`.
+    """
+    violations = replay_runs(scenario, factory, policy).violations
+    return next((violation for violation in violations if violation.invariant == invariant), None)

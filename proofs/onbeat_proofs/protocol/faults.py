@@ -1,0 +1,159 @@
+"""Faults of others, planted: each replaces a function or two of the protocol, and the checker has to find it.
+
+Of the public reports on data-parallel coordination these are the ones about the protocol; those about load balancing,
+B84, B86 and B87, are planted in `balance_faults`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onbeat_proofs.protocol.functions import Text
+from onbeat_proofs.protocol.state import GroupScope
+from onbeat_spec import protocol
+from onbeat_spec.protocol import Agreement, Effect, Event, Front, GroupSettings, Rank, Sent, Turn
+
+SMALL = GroupScope(requests=2, controls=2)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A public report as a variant of the protocol.
+
+    Attributes:
+        says: what the variant does wrong.
+        finds: the invariant that it violates first.
+    """
+
+    case: str
+    says: str
+    text: Text
+    finds: str
+    scope: GroupScope = SMALL
+
+
+def _read_without_waking(rank: Rank, event: Event) -> tuple[Rank, Effect]:
+    after, effect = protocol.read(rank, event)
+    if effect == "accept" and rank.read == rank.agreed:
+        after = after._replace(agreed=after.read)
+    return after, effect
+
+
+def _complete_when_reports_agree(front: Front) -> bool:
+    return protocol.complete(front) or (front.paused is not None and len(set(front.stopped)) == 1)
+
+
+def _request_with_forecast(front: Front, rank: int) -> tuple[Front, Sent]:
+    if front.paused is not None:
+        return front._replace(last=front.last + 1), ()
+    return protocol.request(front, rank)
+
+
+def _first_request_to_its_rank_only(front: Front, rank: int) -> tuple[Front, Sent]:
+    after, sent = protocol.request(front, rank)
+    return after, tuple(each for each in sent if each[0] == rank or front.last > 0)
+
+
+def _nothing_without_tokens(turn: Turn, tokens: int) -> tuple[str, ...]:
+    return () if turn.kind == "step" and tokens == 0 else protocol.collectives(turn, tokens)
+
+
+def _one_group(ranks: int, coupled: bool) -> tuple[tuple[int, ...], ...]:
+    return protocol.groups(ranks, True)
+
+
+def _no_dummies(rank: Rank, has_work: bool, settings: GroupSettings) -> Turn:
+    turn = protocol.before_step(rank, has_work, settings)
+    return Turn("idle") if turn.kind == "dummy" else turn
+
+
+def _first_settings(settings: Sequence[GroupSettings]) -> GroupSettings:
+    return settings[0]
+
+
+def _forwards_before_the_first_exchange(rank: Rank, settings: GroupSettings, agreement: Agreement | None) -> Rank:
+    after = protocol.after_step(rank, settings, agreement)
+    return after._replace(left=settings.sync) if after.read == after.agreed else after
+
+
+def _only_newest_of_all(front: Front, rank: int, number: int) -> Front:
+    return front if number <= max(front.stopped, default=0) else protocol.report(front, rank, number)
+
+
+def _no_reports_from_one(front: Front, rank: int, number: int) -> Front:
+    return front if len(front.members) == 1 else protocol.report(front, rank, number)
+
+
+def _stop_without_comparing(rank: Rank, settings: GroupSettings, agreement: Agreement | None) -> Rank:
+    if agreement is not None:
+        agreement = agreement._replace(lowest=agreement.highest)
+    return protocol.after_step(rank, settings, agreement)
+
+
+FAULTS = (
+    Fault("B73", "a request does not wake the rank it goes to", Text(read=_read_without_waking), "collectives-align"),
+    Fault(
+        "B74",
+        "a pause is complete once the reports agree with each other, wakes under way or not",
+        Text(complete=_complete_when_reports_agree),
+        "pause-agreed",
+    ),
+    Fault(
+        "B76",
+        "a request that comes while paused counts as running, and is sent to nobody",
+        Text(request=_request_with_forecast),
+        "pause-agreed",
+        GroupScope(requests=2, controls=2, holds=True),
+    ),
+    Fault(
+        "B77",
+        "the first request of all wakes nobody else",
+        Text(request=_first_request_to_its_rank_only),
+        "collectives-align",
+    ),
+    Fault(
+        "B78",
+        "a step without tokens takes part in nothing",
+        Text(collectives=_nothing_without_tokens),
+        "collectives-align",
+        GroupScope(requests=2, controls=2, settings=(GroupSettings(1, 2),)),
+    ),
+    Fault(
+        "B80",
+        "ranks that share nothing are one group, and without work they take no turn",
+        Text(groups=_one_group, before_step=_no_dummies),
+        "collectives-align",
+        GroupScope(requests=2, controls=2, coupled=False),
+    ),
+    Fault(
+        "B81",
+        "ranks may exchange at different intervals",
+        Text(common=_first_settings),
+        "collectives-align",
+        GroupScope(requests=2, controls=2, settings=(GroupSettings(2, 1), GroupSettings(2, 2))),
+    ),
+    Fault(
+        "B82",
+        "a busy period begins with an interval of forwards",
+        Text(after_step=_forwards_before_the_first_exchange),
+        "sync-interval-free",
+    ),
+    Fault(
+        "B88",
+        "ranks that share nothing do not report",
+        Text(report=_no_reports_from_one),
+        "pause-agreed",
+        GroupScope(requests=2, controls=2, coupled=False),
+    ),
+    Fault(
+        "B89",
+        "a report no newer than the newest of all ranks is dropped",
+        Text(report=_only_newest_of_all),
+        "pause-agreed",
+    ),
+    Fault(
+        "",
+        "ranks stop without comparing what they have read",
+        Text(after_step=_stop_without_comparing),
+        "collectives-align",
+    ),
+)

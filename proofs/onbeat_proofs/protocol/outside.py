@@ -1,0 +1,47 @@
+"""What may come to a group from outside: requests, pauses, resumes, sleeps, removals."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from onbeat_proofs.protocol.functions import Text
+from onbeat_proofs.protocol.state import GroupScope, Left
+from onbeat_spec.protocol import Front, Sent
+
+Outside = tuple[tuple[Any, ...], Front, Left, Sent]
+"""Label, front end afterwards, what may still come, messages."""
+
+
+def moves(text: Text, scope: GroupScope, front: Front, left: Left, taking: list[int]) -> list[Outside]:
+    """Return what may come next; `taking` are the ranks that are part of the group."""
+    return [*_requests(text, front, left), *_controls(text, scope, front, left, taking)]
+
+
+def _requests(text: Text, front: Front, left: Left) -> Iterator[Outside]:
+    if left.requests:
+        for place in front.members:
+            answer = text.admission(front, place)
+            if answer == "accept" or (answer == "hold" and place == 0):
+                after, sent = text.request(front, place)
+                yield ("request", place, answer), after, left._replace(requests=left.requests - 1), sent
+
+
+def _controls(text: Text, scope: GroupScope, old: Front, left: Left, taking: list[int]) -> Iterator[Outside]:
+    if not left.controls:
+        return
+    modes = [mode for mode in scope.modes if not (old.sleeping and mode == "wait")]
+    calls: list[tuple[tuple[Any, ...], tuple[Front, Sent]]]
+    calls = [(("pause", mode), text.pause(old, mode)) for mode in modes]
+    calls.append((("resume", ""), text.resume(old)))
+    if old.paused is not None:
+        calls += [(("sleep", ""), text.sleep(old)), (("rouse", ""), text.rouse(old))]
+    for label, (front, sent) in calls:
+        if sent:
+            # What was held is handed in again: at once, or whenever.
+            requests = left.requests + old.held - front.held
+            yield label, front, left._replace(requests=requests, controls=left.controls - 1), sent
+    staying = [place for place in taking if place not in old.leaving]
+    if left.removals and old.paused is not None and len(staying) > 1:
+        for place in staying:
+            front, sent = text.remove(old, place)
+            rest = left._replace(controls=left.controls - 1, removals=left.removals - 1)
+            yield ("remove", place), front, rest, sent

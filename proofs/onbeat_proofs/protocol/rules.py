@@ -1,0 +1,106 @@
+"""What must hold in a turn, told apart by invariant. Those over one lock step are the catalogue's own predicates."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from onbeat_proofs.protocol.functions import Text
+from onbeat_proofs.protocol.state import Begun, GroupMember, Wrong
+from onbeat_spec import records
+from onbeat_spec.invariants import GROUP_PREDICATES
+from onbeat_spec.protocol import Front, Sent, Turn
+from onbeat_spec.records import GroupStep, LockStep
+
+LATEST = 3
+"""Turns within which a request is in a batch, counted from its arrival, the turn then under way included."""
+
+
+def may_run(member: GroupMember) -> bool:
+    """Whether a rank has requests that nothing keeps from running. Said again here, so that the text is checked."""
+    return member.work > 0 and member.rank.paused not in ("keep", "abort")
+
+
+class TurnRecord(NamedTuple):
+    """What one rank did in a turn, as far as it is compared with the others; `wrong`: what is wrong with it alone."""
+
+    record: records.Member
+    throttle: bool
+    expects: int
+    """Ranks that it thinks take part."""
+    wrong: Wrong
+
+
+def part(begun: Begun, after: GroupMember) -> TurnRecord:
+    """Check what one rank does in a turn."""
+    turn, member = begun.turn, begun.member
+    last = after.rank.read == after.rank.agreed
+    phase = turn.phase if turn.vote is None else None
+    # Not asked of `protocol.may_run`, which is what is checked: its mutants would be judged by themselves.
+    paused = "all" if member.rank.paused in ("keep", "abort") else None
+    record = records.Member(LockStep(0, phase, begun.calls, last), 0, paused, member.work, turn.kind == "dummy")
+    return TurnRecord(record, turn.throttle, member.rank.members, _begun(member, turn) or _after(after, last))
+
+
+def together(parts: Sequence[TurnRecord]) -> Wrong:
+    """Check a whole turn."""
+    for each in parts:
+        if each.wrong is not None:
+            return each.wrong
+    if {each.expects for each in parts} != {len(parts)}:
+        return "collectives-align", f"{len(parts)} ranks take part; they expect {[each.expects for each in parts]}"
+    step = GroupStep(0, {number: each.record for number, each in enumerate(parts)})
+    for entry, check in GROUP_PREDICATES:
+        if message := check(step):
+            return entry.id, message
+    if len({each.throttle for each in parts}) > 1:
+        return "phase-agrees", "some ranks hold prefills back, and others do not"
+    return None
+
+
+def _begun(member: GroupMember, turn: Turn) -> Wrong:
+    forward = turn.vote is None
+    if forward and not member.begun:
+        return "sync-interval-free", "a busy period begins with a forward: an idle pause costs an interval of them"
+    if forward and member.rank.asleep:
+        return "pause-agreed", "a rank that has given its memory up runs a forward"
+    if turn.kind == "step" and not may_run(member):
+        return "pause-agreed", "a rank runs requests that it has not, or that are paused"
+    return None
+
+
+def _after(after: GroupMember, last: bool) -> Wrong:
+    if last and after.rank.phase:
+        return "phase-agrees", f"a rank is idle in phase {after.rank.phase}"
+    if last and after.rank.left:
+        return "sync-interval-free", f"an idle rank is {after.rank.left} forwards from its next exchange"
+    if after.age >= LATEST:
+        return "wake-not-lost", f"a request was in no batch for {after.age} turns"
+    return None
+
+
+def at_rest(members: Sequence[GroupMember]) -> Wrong:
+    """Check the ranks of a group in which nothing happens any more; all have read what there is."""
+    for number, member in enumerate(members):
+        if may_run(member):
+            return "wake-not-lost", f"all ranks are idle, and rank {number} has {member.work} requests"
+        if member.rank.ended:
+            return "end-is-clear", f"rank {number} has ended ({member.rank.ended}), and nobody died"
+        if member.rank.asleep != member.rank.sleep:
+            return "pause-agreed", f"rank {number} was told to {'' if member.rank.sleep else 'not '}sleep"
+    return None
+
+
+def repeats(text: Text, front: Front) -> Wrong:
+    """Check that what has been asked for already changes nothing, and that nothing follows an end."""
+    over = bool(front.ended)
+    again: list[tuple[str, bool, Callable[[], tuple[Front, Sent]]]] = [
+        ("pause", over or front.paused is not None, lambda: text.pause(front, front.paused or "abort")),
+        ("resume", over or front.paused is None, lambda: text.resume(front)),
+        ("sleep", front.sleeping or (over and front.paused is not None), lambda: text.sleep(front)),
+        ("rouse", over or not front.sleeping, lambda: text.rouse(front)),
+        ("remove", bool(front.leaving) and front.paused is not None, lambda: text.remove(front, front.leaving[0])),
+        ("death", over, lambda: text.died(front, 0)),
+    ]
+    for what, asked, call in again:
+        if asked and call() != (front, ()):
+            return "pause-agreed", f"a {what} that changes nothing is sent to the ranks"
+    return None

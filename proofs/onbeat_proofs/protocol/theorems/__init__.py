@@ -1,0 +1,1 @@
+"""Theorems about groups of any size, and about load balancing."""

@@ -1,0 +1,206 @@
+"""The real `schedule()`, on every state of a shape: every invariant at once, for all values.
+
+From one free state three steps are run: throttled, unthrottled, and under the same policy without the power to hold.
+On every path each predicate of the catalogue is evaluated; its own questions do not multiply the paths.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from onbeat_proofs.foreign.policies import without_hold
+from onbeat_proofs.prove.states import Fixed, Numbers, Shape, build, take_step
+from onbeat_proofs.symbolic import Context, explore, smallest
+from onbeat_proofs.symbolic.solver import Counters
+from onbeat_spec.catalogue import RunsPredicate, StatePredicate, StepPredicate, Verdict
+from onbeat_spec.errors import NotReproduced
+from onbeat_spec.invariants import RUNS_PREDICATES, STATE_PREDICATES, STEP_PREDICATES
+from onbeat_spec.policy import Policy
+from onbeat_spec.records import Facts
+
+Trio = tuple[Facts, Facts, Facts]
+"""From one state: the throttled step, the unthrottled one, and the one without the feature."""
+Check = tuple[str, str, Callable[[Trio], Verdict]]
+"""Invariant, which of its predicates, and the predicate on a trio."""
+
+BOTH = "fresh|resume"
+QUICK = (
+    Shape(2, (BOTH,)),
+    Shape(1, (BOTH, BOTH)),
+    Shape(3, late=False),
+    Shape(1, (BOTH,), scheduling="priority"),
+    Shape(1, ("fresh", "resume"), scheduling="priority", late=False),
+    Shape(1, (BOTH,), older=1),
+    Shape(1, ("fresh|resume|offer",), loading=1, late=False),
+    Shape(1, (BOTH,), cap=True, late=False),
+    Shape(2, (BOTH,), late=False, spare=True),
+    Shape(2, ("fresh",), late=False, shared=True),
+    Shape(1, ("fresh",), late=False, drafts=2, spare=True),
+    Shape(1, ("fresh",), async_depth=2),
+    Shape(2, ("resume",), late=False, block_size=1),
+)
+DEEP = (
+    Shape(2, (BOTH, BOTH)),
+    Shape(3, (BOTH,)),
+    Shape(2, (BOTH,), scheduling="priority", older=1),
+    Shape(1, ("fresh|resume|offer", "fresh|resume|offer"), loading=1, late=False),
+    Shape(3, late=False, shared=True),
+    Shape(2, (BOTH,), late=False, shared=True),
+    Shape(3, late=False, drafts=2),
+    Shape(2, ("fresh",), late=False, async_depth=2),
+    Shape(2, (BOTH,), late=False, cap=True),
+)
+
+
+def _runs(predicate: RunsPredicate, one: int, other: int) -> Callable[[Trio], Verdict]:
+    return lambda trio: predicate(trio[one], trio[other])
+
+
+def _step(predicate: StepPredicate, which: int) -> Callable[[Trio], Verdict]:
+    return lambda trio: predicate(trio[which])
+
+
+def _state(predicate: StatePredicate, which: int) -> Callable[[Trio], Verdict]:
+    return lambda trio: predicate(trio[which].config, trio[which].after)
+
+
+def checks() -> Iterator[Check]:
+    """Yield every predicate of the catalogue that speaks about states, steps, or two runs."""
+    for entry, runs in RUNS_PREDICATES:
+        if entry.id == "off-means-off":
+            yield entry.id, "off", _runs(runs, 1, 2)
+        elif entry.id != "beat-equals-baseline":  # a beat is an unthrottled step: see the theorem on phase 0
+            yield entry.id, "runs", _runs(runs, 0, 1)
+    for which in (0, 1):
+        for entry, step in STEP_PREDICATES:
+            yield entry.id, f"step {which}", _step(step, which)
+        for entry, state in STATE_PREDICATES:
+            yield entry.id, f"state {which}", _state(state, which)
+
+
+CHECKS = tuple(checks())
+
+
+def _resumed(facts: Facts) -> bool:
+    return any(id in facts.step.scheduled for id in facts.step.resumed)
+
+
+WITNESSES: dict[str, Callable[[Facts, Facts], bool]] = {
+    "decode-never-held": lambda t, u: bool(t.step.held and t.step.scheduled),
+    "resume-bypasses": lambda t, u: bool(t.step.held) and _resumed(t),
+    "saturation-opens": lambda t, u: bool(t.before.saturated) and bool(t.step.scheduled),
+    "off-means-off": lambda t, u: bool(u.step.scheduled) and t.step.hold,
+    "no-decode-no-hold": lambda t, u: bool(t.step.scheduled) and not t.step.hold and not t.before.saturated,
+    "no-empty-step": lambda t, u: t.step.hold and bool(u.step.scheduled),
+    "one-token-passes": lambda t, u: bool(t.step.held) and _resumed(t),
+    "flag-only-when-open": lambda t, u: u.step.wrote_flag and t.step.hold,
+    "flag-means-backlog": lambda t, u: u.step.wrote_flag and bool(u.after.waiting),
+    "order-kept": lambda t, u: len(u.step.admitted) > 1,
+    "throttle-never-evicts": lambda t, u: bool(t.step.held and t.step.evictions),
+    "budget": lambda t, u: len(t.step.scheduled) > 1,
+    "slots": lambda t, u: bool(u.step.admitted),
+    "blocks-conserved": lambda t, u: bool(u.step.evictions and u.step.scheduled),
+    "all-or-nothing": lambda t, u: any(victim == cause for victim, cause, _ in u.step.evictions),
+    "one-place": lambda t, u: bool(u.step.evictions or u.step.admitted),
+    "visit-once": lambda t, u: bool(u.step.evictions and u.step.scheduled),
+    "evicted-is-out": lambda t, u: bool(u.step.evictions),
+    "victim-can-pay": lambda t, u: any(victim != cause for victim, cause, _ in u.step.evictions),
+    "full-sequence-fits": lambda t, u: bool(u.step.admitted),
+    "oldest-finishes": lambda t, u: any(victim != cause for victim, cause, _ in u.step.evictions),
+    "exactly-once": lambda t, u: bool(u.step.scheduled),
+    "load-once": lambda t, u: bool(u.step.loading),
+}
+"""For each invariant, whether a throttled step and the unthrottled one make a run in which it says something.
+
+Without one the proof would be vacuous. What tests count, on plain numbers, are the `premises`.
+"""
+
+
+@dataclass(slots=True)
+class Refutation:
+    """Numbers with which an invariant does not hold, and what is wrong then."""
+
+    message: str
+    model: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Sum of magnitudes: the smaller, the easier to read."""
+        return sum(abs(value) for value in self.model.values() if type(value) is int)
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What exploring one shape under one policy showed."""
+
+    shape: Shape
+    counters: Counters = field(default_factory=Counters)
+    refuted: dict[str, Refutation] = field(default_factory=dict)
+    witnessed: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def _met(premise: Callable[[Facts, Facts], bool], trio: Trio) -> bool | None:
+    return premise(trio[0], trio[1]) or None
+
+
+def run_trio(numbers: Numbers, shape: Shape, policy: Policy) -> Trio:
+    """Run the three steps from one state."""
+    return (
+        take_step(build(numbers, shape, policy), True),
+        take_step(build(numbers, shape, policy), False),
+        take_step(build(numbers, shape, without_hold(policy)), False),
+    )
+
+
+def sweep(shape: Shape, policy: Policy) -> Sweep:
+    """Explore every path; keep the first refutation of each invariant.
+
+    Raises:
+        Undecided: Z3 answered `unknown`.
+        NotSymbolic: the policy uses a value in a way that cannot be run symbolically.
+        NotReproduced: a model does not do in plain Python what it did symbolically.
+    """
+    result = Sweep(shape)
+
+    def one_path(context: Context) -> None:
+        trio = run_trio(context, shape, policy)
+        for invariant, which, check in CHECKS:
+            key = f"{invariant}: {which}"
+            if key in result.refuted:
+                continue
+            found = context.first(partial(check, trio))
+            if found is not None:
+                result.refuted[key] = Refutation(str(found.result), smallest(found))
+        for invariant, premise in WITNESSES.items():
+            if invariant not in result.witnessed:
+                met = context.first(partial(_met, premise, trio))
+                if met is not None:
+                    result.witnessed[invariant] = met.model()
+
+    for _ in explore(one_path, counters=result.counters):
+        pass
+    _rerun(result, policy)
+    return result
+
+
+def _rerun(result: Sweep, policy: Policy) -> None:
+    """Run every model in plain Python; keep what is wrong there, per invariant, smallest first.
+
+    Raises:
+        NotReproduced: a model does not do there what it did symbolically.
+    """
+    refuted: dict[str, Refutation] = {}
+    predicates = {f"{invariant}: {which}": (invariant, check) for invariant, which, check in CHECKS}
+    for key, found in result.refuted.items():
+        invariant, check = predicates[key]
+        verdict = check(run_trio(Fixed(found.model), result.shape, policy))
+        if verdict is None:
+            raise NotReproduced(f"{key} ({result.shape}): {found.model} does not violate it in plain Python")
+        if invariant not in refuted or found.size < refuted[invariant].size:
+            refuted[invariant] = Refutation(verdict, found.model)
+    for invariant, model in result.witnessed.items():
+        throttled, unthrottled, _ = run_trio(Fixed(model), result.shape, policy)
+        if not WITNESSES[invariant](throttled, unthrottled):
+            raise NotReproduced(f"{invariant} ({result.shape}): the witness {model} does not meet its premise")
+    result.refuted = refuted

@@ -1,0 +1,1 @@
+"""Recorded steps, replayed through the monitor: `onbeat check-trace`."""

@@ -1,0 +1,135 @@
+"""The verb `onbeat replay`."""
+
+import json
+import sys
+from dataclasses import replace as replaced
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from onbeat_proofs.play.replay import Replay
+
+HOLDS, VIOLATED, UNDECIDED = 0, 1, 2
+COLUMNS = 16
+"""Steps in one table."""
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...")
+@click.option(
+    "--scheduler",
+    default="onbeat_reference:Scheduler",
+    metavar="MODULE:CLASS",
+    show_default=True,
+    help="Scheduler to run, of a family that an adapter knows.",
+)
+@click.option("--policy", metavar="POLICY", help="Policy in place of the scenarios' own: a name or FILE.py:CLASS.")
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
+@click.option("-q/-v", "--quiet/--verbose", default=None, help="Only what fails / a step table for every scenario.")
+def command(
+    paths: tuple[str, ...], scheduler: str, policy: str | None, json_file: str | None, quiet: bool | None
+) -> int:
+    """Run scenario files on a scheduler. Every invariant is checked on every step, beside what the files expect.
+
+    Exits with 0 if all holds, 1 if something does not, 2 if a file cannot be read or run.
+    """
+    from onbeat_proofs.audit.adapters import adapter_for
+    from onbeat_proofs.foreign.policies import policy_of
+    from onbeat_proofs.foreign.targets import load_scheduler
+    from onbeat_proofs.play.replay import replay
+    from onbeat_proofs.play.two_runs import compares, replay_runs
+    from onbeat_proofs.scenarios.files import load_paths
+    from onbeat_spec.errors import ScenarioError
+
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to stop
+    cls = load_scheduler(scheduler)
+    adapter = adapter_for(cls)
+    factory = adapter.factory(cls)
+    chosen = policy_of(policy) if policy is not None else None
+    if chosen is None and adapter.decides_itself:
+        chosen = type(adapter.policy(cls))
+    outcomes: list[Replay] = []
+    errors: list[str] = []
+    for read in load_paths(paths):
+        scenario = read if policy is None else replaced(read, config=replaced(read.config, policy=policy))
+        try:
+            prepared = adapter.prepare(cls, scenario)
+            if prepared is None:
+                raise ScenarioError(f"{scenario.name}: it speaks of what schedulers of this family do not have")
+            scenario = prepared
+            run = replay_runs if compares(scenario) or adapter.decides_itself else replay
+            outcome = run(scenario, factory, chosen() if chosen is not None else None)
+        except ScenarioError as error:
+            errors.append(str(error))
+            click.echo(f"ERROR   {error}")
+            continue
+        outcomes.append(outcome)
+        _print(outcome, quiet)
+    failed = sum(not outcome.holds for outcome in outcomes)
+    click.echo(_summary(len(outcomes) - failed, failed, len(errors)))
+    if json_file is not None:
+        report = {"scheduler": scheduler, "scenarios": [_json(outcome) for outcome in outcomes], "errors": errors}
+        Path(json_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if failed:
+        return VIOLATED
+    return UNDECIDED if errors else HOLDS
+
+
+def _print(outcome: "Replay", quiet: bool | None) -> None:
+    from onbeat_proofs.play.replay import window
+
+    if outcome.holds:
+        if quiet is not True:
+            click.echo(f"ok      {outcome.scenario.name}")
+        if quiet is False:
+            for start in range(0, len(outcome.history), COLUMNS):
+                _table(outcome.history[start : start + COLUMNS])
+        return
+    first, *others = outcome.complaints()
+    click.echo(f"FAILED  {outcome.scenario.name}: {first}")
+    for line in others[:9]:
+        click.echo(f"        {line}")
+    if others[9:]:
+        click.echo(f"        and {len(others) - 9} more")
+    if quiet is not True:
+        _table(window(outcome.history, outcome.first, COLUMNS))
+
+
+def _table(history: Any) -> None:
+    from rich.console import Console
+
+    from onbeat_proofs.play.table import LEGEND, step_table, step_text
+
+    if not history:
+        return
+    console, table = Console(), step_table(history)
+    if console.is_terminal and console.measure(table).maximum <= console.width:
+        console.print(table)
+        console.print(f"({LEGEND})", style="dim", markup=False)
+    else:
+        click.echo("\n".join(f"        {line}" for line in step_text(history).splitlines()))
+
+
+def _summary(hold: int, failed: int, unread: int) -> str:
+    count = hold + failed + unread
+    parts = [f"{hold} hold", f"{failed} failed"]
+    if unread:
+        parts.append(f"{unread} could not be run")
+    return f"{count} scenario{'' if count == 1 else 's'}: {', '.join(parts)}"
+
+
+def _json(outcome: "Replay") -> dict[str, Any]:
+    scenario = outcome.scenario
+    return {
+        "name": scenario.name,
+        "case": scenario.case,
+        "file": None if scenario.origin is None else str(scenario.origin),
+        "holds": outcome.holds,
+        "steps": len(outcome.history),
+        "failures": [failure._asdict() for failure in outcome.failures],
+        "violations": [violation._asdict() for violation in outcome.violations],
+    }
