@@ -2,11 +2,13 @@
 
 import inspect
 import re
+from dataclasses import fields, replace
+from types import ModuleType
 from typing import get_args
 
 import pytest
 
-from onbeat_spec.catalogue import CATALOGUE, Invariant, Scope, declare, predicate
+from onbeat_spec.catalogue import CATALOGUE, Invariant, Premise, Scope, enter
 from onbeat_spec.invariants import RUNS_PREDICATES, STATE_PREDICATES, STEP_PREDICATES
 
 IDS = [
@@ -102,33 +104,55 @@ def test_what_only_running_code_shows_is_not_asked_of_a_proof() -> None:
     ]
 
 
+@ENTRIES
+def test_a_premise_is_words_and_an_event(entry: Invariant) -> None:
+    for premise in (entry.premise, entry.in_traces):
+        if premise is not None:
+            events = [field.name for field in fields(premise) if field.name != "words" and getattr(premise, field.name)]
+            assert events, entry.id
+            assert re.fullmatch(r"[^.]+", premise.words), premise.words
+
+
+def test_what_only_two_runs_show_is_never_seen_in_a_trace() -> None:
+    unseen = [entry.id for entry in CATALOGUE.values() if entry.in_traces is None]
+    assert unseen == ["saturation-opens", "beat-equals-baseline", "throttle-never-evicts"]
+    assert all(CATALOGUE[id].scopes == ["runs"] for id in unseen)
+
+
+NEW = Invariant("new-one", "Nothing is wrong.", Premise("a step", step=lambda facts: True), by_proof=False)
+
+
+def room(*entries: Invariant) -> ModuleType:
+    made = ModuleType("room")
+    vars(made).update({f"entry_{index}": entry for index, entry in enumerate(entries)})
+    return made
+
+
+def test_entries_are_entered_in_the_order_of_rooms_and_lines() -> None:
+    catalogue: dict[str, Invariant] = {}
+    other, last = replace(NEW, id="other"), replace(NEW, id="last")
+    enter(catalogue, (room(other, NEW), room(last)))
+    assert list(catalogue.items()) == [("other", other), ("new-one", NEW), ("last", last)]
+
+
 def test_an_id_is_declared_once() -> None:
-    with pytest.raises(AssertionError, match="budget"):
-        declare("budget", "Another one.")
-    assert CATALOGUE["budget"].statement.startswith("A step's tokens")
+    catalogue = {"new-one": NEW}
+    with pytest.raises(AssertionError, match="new-one"):
+        enter(catalogue, (room(replace(NEW, statement="Another one.")),))
+    assert catalogue["new-one"] is NEW
 
 
 def test_an_entry_has_one_predicate_of_a_scope() -> None:
     first = CATALOGUE["budget"].step
     with pytest.raises(AssertionError, match="budget"):
-        predicate("budget", "step")(lambda facts: None)
+        CATALOGUE["budget"].over("step")(lambda facts: None)
     assert CATALOGUE["budget"].step is first
 
 
-def test_an_unknown_id_has_no_predicate() -> None:
-    with pytest.raises(KeyError, match="budgets"):
-        predicate("budgets", "step")(lambda facts: None)
-
-
-def test_declaring_and_registering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onbeat_spec.catalogue.CATALOGUE", {})
-
+def test_registering() -> None:
     def check(facts: object) -> None:
         """Look."""
 
-    declare("new-one", "Nothing is wrong.", "B01", "B02", by_proof=False)
-    assert predicate("new-one", "step")(check) is check
-    from onbeat_spec.catalogue import CATALOGUE as catalogue
-
-    entry = catalogue["new-one"]
-    assert entry == Invariant("new-one", "Nothing is wrong.", ("B01", "B02"), False, step=check, scopes=["step"])
+    entry = replace(NEW, scopes=[])
+    assert entry.over("step")(check) is check
+    assert (entry.step, entry.scopes) == (check, ["step"])

@@ -42,7 +42,6 @@ _plain = attrgetter(*_PLAIN)
 _STEP_MAPS = frozenset({"scheduled", "drafts", "evictions"})
 _step_lists = attrgetter(*(f.name for f in fields(Step) if f.default_factory is list and f.name not in _STEP_MAPS))
 _step_flags = attrgetter(*(f.name for f in fields(Step) if f.default_factory is MISSING and f.name != "index"))
-_NO_MONITOR = frozenset({"config", "violations", "_loading"})
 
 Fingerprint = Callable[[Driver], bytes]
 
@@ -219,14 +218,11 @@ def _samples(flight: Any, names: Mapping[str, int], places: Mapping[int, int]) -
 def _watched(driver: Driver, names: Mapping[str, int], now: int) -> object:
     monitor = driver.monitor
     assert monitor is not None
-    limit = monitor.config.remote_load_timeout
-    counters = [
-        [(names.get(key, key), count) for key, count in value.items()] if isinstance(value, dict) else value
-        for name, value in vars(monitor).items()
-        if name not in _NO_MONITOR
+    memories = [history.memory(now, monitor.config) for history in monitor.histories.values()]
+    return monitor.interval, [
+        [(names.get(id, id), count) for id, count in memory.items()] if isinstance(memory, dict) else memory
+        for memory in memories
     ]
-    since = [(names.get(id, id), now - step if limit else 0) for id, (step, _) in monitor._loading.items()]
-    return counters, since
 
 
 def _ended(driver: Driver, names: Mapping[str, int]) -> object:

@@ -29,7 +29,7 @@ from onbeat_proofs.play.letters import (
     schedule,
     stop,
 )
-from onbeat_proofs.play.premises import Tally
+from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.play.two_runs import Runs
 from onbeat_proofs.scenarios.operations import Add, Op, Scenario, Schedule
 from onbeat_spec.config import Config

@@ -8,8 +8,8 @@ from onbeat_proofs.audit.findings import Key, Smallest
 from onbeat_proofs.audit.report import Finding
 from onbeat_proofs.play.clients import Factory
 from onbeat_proofs.play.keeps_text import STATEMENTS
-from onbeat_proofs.play.premises import ABOUT_HOLDS
 from onbeat_proofs.scenarios.operations import Scenario
+from onbeat_spec.catalogue import CATALOGUE
 
 ENOUGH = 40
 """Runs of one kind that are tried on the base before its other runs are taken to be inherited too."""
@@ -48,7 +48,7 @@ class Inherited:
         A run in which the class holds otherwise than its base soon is another run. What then goes wrong in a step
         without a hold, and is not about holds, the base does as well, from a state that it gets to in its own way.
         """
-        if self.base is None or key[0] in ABOUT_HOLDS or key[0] in STATEMENTS:
+        if self.base is None or key[0] in STATEMENTS or CATALOGUE[key[0]].about_holds:
             return False
         held = any(record["hold"] for record in finding.timeline if record["step"] == finding.step)
         if held or key not in self._of_the_base:

@@ -32,8 +32,8 @@ from onbeat_proofs.foreign.targets import where_raised
 from onbeat_proofs.foreign.watchdog import GUARD, Hang
 from onbeat_proofs.play.clients import Factory
 from onbeat_proofs.play.keeps_text import STATEMENTS
-from onbeat_proofs.play.premises import Tally
 from onbeat_proofs.play.suite import run_suite, scenarios_for
+from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.scenarios.operations import Scenario, Schedule
 from onbeat_reference.watch import Watch
 from onbeat_reference.workload import Arrival

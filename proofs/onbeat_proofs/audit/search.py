@@ -16,7 +16,7 @@ from onbeat_proofs.audit.worlds import SmallWorld
 from onbeat_proofs.foreign.watchdog import Trail, operations
 from onbeat_proofs.play.clients import Factory
 from onbeat_proofs.play.drain import AT_REST
-from onbeat_proofs.play.premises import Tally
+from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.play.two_runs import Runs
 from onbeat_proofs.scenarios.operations import Scenario, Schedule
 from onbeat_spec.policy import Policy

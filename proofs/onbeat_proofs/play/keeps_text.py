@@ -7,7 +7,7 @@ That is not the question whether the text is any good: that is what the invarian
 
 from collections.abc import Collection, Iterator
 
-from onbeat_spec.invariants.runs import hit_by_held, same
+from onbeat_spec.invariants.holds import hit_by_held, same
 from onbeat_spec.policy import Policy, local_work, runnable
 from onbeat_spec.records import Facts, View
 

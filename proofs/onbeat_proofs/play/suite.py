@@ -7,8 +7,8 @@ from pathlib import Path
 from time import perf_counter
 
 from onbeat_proofs.play.clients import Factory
-from onbeat_proofs.play.premises import Tally
 from onbeat_proofs.play.replay import Failure
+from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.play.two_runs import replay_runs
 from onbeat_proofs.scenarios.files import load_path
 from onbeat_proofs.scenarios.operations import Scenario

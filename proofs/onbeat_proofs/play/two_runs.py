@@ -17,8 +17,8 @@ from onbeat_proofs.play.driver import Driver, narrowed
 from onbeat_proofs.play.fake_model import Due
 from onbeat_proofs.play.keeps_text import Comparison
 from onbeat_proofs.play.letters import live
-from onbeat_proofs.play.premises import Tally
 from onbeat_proofs.play.replay import Replay, play
+from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.scenarios.operations import Add, Op, Scenario, Schedule
 from onbeat_reference.lifecycle import Outputs
 from onbeat_reference.observe import observe
@@ -69,7 +69,7 @@ class Runs(Driver):
     def apply(self, op: Op) -> None:
         if self.ended:
             return
-        self.tally.met["no-crash"] += 1
+        self.tally.count("call")
         if op == AT_REST:
             self._require_rest()  # by operations of its own, each watched
         else:
@@ -87,7 +87,7 @@ class Runs(Driver):
         refused = len(self.refused)
         super().apply(op)
         if len(self.refused) > refused and isinstance(op, Add):
-            self.tally.met["never-fits-refused"] += op.prompt >= self.config.longest_request
+            self.tally.count("refused", op.prompt >= self.config.longest_request)
 
     def _require_rest(self) -> None:
         """Let everybody finish; whoever cannot is stuck."""
@@ -154,7 +154,8 @@ class Runs(Driver):
         except KeyError as error:
             self._report("one-place", f"the step speaks of {error.args[0]!r}, which is not live", now)
             return
-        self.tally.met["beat-equals-baseline"] += on_beat and matters and self.config.prefill_schedule_interval > 1
+        if on_beat and self.config.prefill_schedule_interval > 1:
+            self.tally.count("beat", matters)
 
     @property
     def decides_itself(self) -> bool:
@@ -186,15 +187,14 @@ class Runs(Driver):
         self.tally.step(facts)
 
     def _notice(self, call: Any, known: bool, *args: object) -> None:
-        self.tally.met["late-is-harmless"] += not known
+        self.tally.count("notice", known)
         super()._notice(call, known, *args)
 
     def _compare(self, index: int, outputs: Outputs, dues: Sequence[Due]) -> None:
         super()._compare(index, outputs, dues)
-        if any(track.num_preemptions or self.in_flight for track, _, _ in dues):
-            self.tally.met["exactly-once"] += 1
+        self.tally.count("delivered", any(track.num_preemptions or self.in_flight for track, _, _ in dues))
         if outputs.finished and not self.scheduler.has_unfinished_requests():
-            self.tally.met["blocks-conserved"] += 1
+            self.tally.count("rest")
 
 
 UNTHROTTLED = frozenset({"off-means-off", "beat-equals-baseline"})

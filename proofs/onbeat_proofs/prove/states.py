@@ -16,7 +16,7 @@ from onbeat_reference.request import Request
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotReproduced
-from onbeat_spec.invariants.states import promises_are_covered
+from onbeat_spec.invariants.memory import promises_are_covered
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Facts, Place, Step
 

@@ -13,7 +13,7 @@ from onbeat_proofs.foreign.policies import without_hold
 from onbeat_proofs.prove.states import Fixed, Numbers, Shape, build, take_step
 from onbeat_proofs.symbolic import Context, explore, smallest
 from onbeat_proofs.symbolic.solver import Counters
-from onbeat_spec.catalogue import RunsPredicate, StatePredicate, StepPredicate, Verdict
+from onbeat_spec.catalogue import CATALOGUE, RunsPredicate, StatePredicate, StepPredicate, Verdict, Witness
 from onbeat_spec.errors import NotReproduced
 from onbeat_spec.invariants import RUNS_PREDICATES, STATE_PREDICATES, STEP_PREDICATES
 from onbeat_spec.policy import Policy
@@ -82,38 +82,10 @@ def checks() -> Iterator[Check]:
 CHECKS = tuple(checks())
 
 
-def _resumed(facts: Facts) -> bool:
-    return any(id in facts.step.scheduled for id in facts.step.resumed)
-
-
-WITNESSES: dict[str, Callable[[Facts, Facts], bool]] = {
-    "decode-never-held": lambda t, u: bool(t.step.held and t.step.scheduled),
-    "resume-bypasses": lambda t, u: bool(t.step.held) and _resumed(t),
-    "saturation-opens": lambda t, u: bool(t.before.saturated) and bool(t.step.scheduled),
-    "off-means-off": lambda t, u: bool(u.step.scheduled) and t.step.hold,
-    "no-decode-no-hold": lambda t, u: bool(t.step.scheduled) and not t.step.hold and not t.before.saturated,
-    "no-empty-step": lambda t, u: t.step.hold and bool(u.step.scheduled),
-    "one-token-passes": lambda t, u: bool(t.step.held) and _resumed(t),
-    "flag-only-when-open": lambda t, u: u.step.wrote_flag and t.step.hold,
-    "flag-means-backlog": lambda t, u: u.step.wrote_flag and bool(u.after.waiting),
-    "order-kept": lambda t, u: len(u.step.admitted) > 1,
-    "throttle-never-evicts": lambda t, u: bool(t.step.held and t.step.evictions),
-    "budget": lambda t, u: len(t.step.scheduled) > 1,
-    "slots": lambda t, u: bool(u.step.admitted),
-    "blocks-conserved": lambda t, u: bool(u.step.evictions and u.step.scheduled),
-    "all-or-nothing": lambda t, u: any(victim == cause for victim, cause, _ in u.step.evictions),
-    "one-place": lambda t, u: bool(u.step.evictions or u.step.admitted),
-    "visit-once": lambda t, u: bool(u.step.evictions and u.step.scheduled),
-    "evicted-is-out": lambda t, u: bool(u.step.evictions),
-    "victim-can-pay": lambda t, u: any(victim != cause for victim, cause, _ in u.step.evictions),
-    "full-sequence-fits": lambda t, u: bool(u.step.admitted),
-    "oldest-finishes": lambda t, u: any(victim != cause for victim, cause, _ in u.step.evictions),
-    "exactly-once": lambda t, u: bool(u.step.scheduled),
-    "load-once": lambda t, u: bool(u.step.loading),
-}
+WITNESSES: dict[str, Witness] = {id: entry.witness for id, entry in CATALOGUE.items() if entry.witness is not None}
 """For each invariant, whether a throttled step and the unthrottled one make a run in which it says something.
 
-Without one the proof would be vacuous. What tests count, on plain numbers, are the `premises`.
+Without one the proof would be vacuous. What tests count, on plain numbers, are the premises.
 """
 
 

@@ -12,12 +12,11 @@ from time import perf_counter
 from typing import Any, Literal
 
 from onbeat_proofs.play.table import step_text
-from onbeat_proofs.traces.premises import PREMISES, UNSEEN, TraceTally
 from onbeat_proofs.traces.rank import COMPLETE, Position, RankReplay, TraceFinding
+from onbeat_proofs.traces.tally import UNSEEN, TraceTally
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
 from onbeat_spec.errors import EmptyTrace, TraceError
 from onbeat_spec.group_monitor import GroupMonitor, judge
-from onbeat_spec.invariants.group import SPEAKS
 from onbeat_spec.records import GroupStep, Member
 from onbeat_spec.trace import Header
 from onbeat_spec.trace_read import TraceFile
@@ -170,7 +169,6 @@ class _Check:
         self.total = total
         self.report = TraceReport()
         self.tally = TraceTally()
-        self.group_met: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.open: dict[int, list[TraceFinding]] = {}
         """For each rank, findings whose history is not complete."""
@@ -209,8 +207,7 @@ class _Check:
     def _lock_step(self, step: GroupStep, replays: dict[int, RankReplay]) -> None:
         self.report.lock_steps += 1
         first = next(iter(step.members))
-        for id, speaks in SPEAKS.items():
-            self.group_met[id] += speaks(step)
+        self.tally.lock_step(step)
         for invariant, number, message in judge(step):
             replay = replays[first]
             self._found(TraceFinding(invariant, f"lock step {number}: {message}", replay.at), replay)
@@ -253,9 +250,12 @@ class _Check:
 
     def rows(self) -> list[InvariantVerdict]:
         """Return a row for each invariant, those of a group last."""
-        met = self.tally.counted()
-        rows = [self._row(id, met[id], PREMISES.get(id, "")) for id in CATALOGUE]
-        rows += [self._row(id, self.group_met[id], GROUP_PREMISES[id]) for id in GROUP_CATALOGUE]
+        met = self.tally.met
+        rows = [
+            self._row(id, met[id], "" if entry.in_traces is None else entry.in_traces.words)
+            for id, entry in CATALOGUE.items()
+        ]
+        rows += [self._row(id, met[id], entry.premise.words) for id, entry in GROUP_CATALOGUE.items()]
         return [*rows, self._row(COMPLETE, self.report.steps, "a step")]
 
     def _row(self, id: str, met: int, premise: str) -> InvariantVerdict:
@@ -264,16 +264,6 @@ class _Check:
         return InvariantVerdict(
             id, verdict, met, count, (f"never seen: {premise}" if premise else UNSEEN) if not met else ""
         )
-
-
-GROUP_PREMISES = {
-    "phase-agrees": "a lock step with the phases of two ranks",
-    "collectives-align": "a lock step of two ranks",
-    "wake-not-lost": "a dummy, or a lock step after which all ranks stop",
-    "pause-agreed": "a lock step after which a rank stops",
-    "sync-interval-free": "the same run with another interval: a trace has one",
-    "end-is-clear": "what the others do once a rank has died: they write no more lock steps",
-}
 
 
 __all__ = ["TraceFinding", "Position", "InvariantVerdict", "TraceReport", "check_trace"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from onbeat_proofs.play.history import PlayedStep
-from onbeat_proofs.traces.premises import TraceTally
+from onbeat_proofs.traces.tally import TraceTally
 from onbeat_spec.config import Config
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.records import Facts, LockStep, Member, Place, State, Violation

@@ -213,7 +213,7 @@ def _steps(steps: int, seconds: float) -> str:
 
 
 def _counts(row: "InvariantResult") -> str:
-    from onbeat_proofs.play.premises import never_seen
+    from onbeat_proofs.play.tally import never_seen
 
     if not any(row.counts.values()):
         return never_seen(row.invariant) if row.verdict == "vacuous" else ""

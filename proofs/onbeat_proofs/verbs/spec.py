@@ -119,6 +119,6 @@ _SCOPES = {
     "state": "one state",
     "step": "one step",
     "runs": "two runs from one state",
-    "history": "a history (a method of the monitor)",
+    "history": "a history",
     "group": "one lock step of a group",
 }

@@ -1,17 +1,18 @@
-"""The invariants of one rank, and of a group. Those over a history are methods of `onbeat_spec.monitor.Monitor`."""
+"""The invariants: each with its statement, predicates, premise and witness in one place.
 
-from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
-from onbeat_spec.invariants import (  # noqa: F401  (register themselves, after the entries)
-    entries,
-    group,
-    runs,
-    states,
-    steps,
-)
+To add one, write it into the module that it belongs to. Every check, table and report reads it from there.
+"""
+
+from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE, enter
+from onbeat_spec.invariants import bounds, capacity, flag, group, holds, lifecycle, lists, memory
+
+enter(CATALOGUE, (holds, flag, bounds, capacity, lists, memory, lifecycle))
+enter(GROUP_CATALOGUE, (group,))
 
 STATE_PREDICATES = [(entry, entry.state) for entry in CATALOGUE.values() if entry.state is not None]
 STEP_PREDICATES = [(entry, entry.step) for entry in CATALOGUE.values() if entry.step is not None]
 RUNS_PREDICATES = [(entry, entry.runs) for entry in CATALOGUE.values() if entry.runs is not None]
+HISTORIES = [(entry, entry.history) for entry in CATALOGUE.values() if isinstance(entry.history, type)]
 GROUP_PREDICATES = [(entry, entry.group) for entry in GROUP_CATALOGUE.values() if entry.group is not None]
 
-__all__ = ["GROUP_PREDICATES", "RUNS_PREDICATES", "STATE_PREDICATES", "STEP_PREDICATES"]
+__all__ = ["GROUP_PREDICATES", "HISTORIES", "RUNS_PREDICATES", "STATE_PREDICATES", "STEP_PREDICATES"]

@@ -1,44 +1,26 @@
 """The invariants of a lock-step group, over one lock step of all its ranks.
 
-A predicate says nothing where the ranks recorded nothing that it could read; whoever evaluates it counts that apart
-(`SPEAKS`), so that silence is never taken for a pass.
+A predicate says nothing where the ranks recorded nothing that it could read; the premise tells, so that silence is
+never taken for a pass.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from onbeat_spec.catalogue import Verdict, declare_group, predicate
+from onbeat_spec.catalogue import Invariant, Premise, Verdict
 from onbeat_spec.records import GroupStep
 
-declare_group("phase-agrees", "All ranks of a group see the same phase at the same step.")
-declare_group(
-    "collectives-align",
-    "Every running rank takes part in the same sequence of collectives, zero-token steps included.",
-    "B78",
-    "B80",
+phase_agrees = Invariant(
+    "phase-agrees",
+    "All ranks of a group see the same phase at the same step.",
+    Premise(
+        "a lock step with the phases of two ranks",
+        lock_step=lambda step: sum(each.lock.phase is not None for each in step.members.values()) > 1,
+    ),
 )
-declare_group(
-    "wake-not-lost",
-    "A request accepted by any rank gets the whole group stepping, and no rank with one that may run runs a dummy.",
-    "B73",
-    "B77",
-)
-declare_group(
-    "pause-agreed",
-    "A rank stops only when all agreed; after that no stale wake starts it; resume is idempotent.",
-    "B74",
-    "B76",
-)
-declare_group(
-    "sync-interval-free",
-    "None of the above depends on how often ranks exchange finish state, if all use the same interval.",
-    "B81",
-    "B82",
-)
-declare_group("end-is-clear", "When a rank dies all others end, with the reason, and none waits for ever.")
 
 
-@predicate("phase-agrees", "group")
-def phase_agrees(step: GroupStep) -> Verdict:
+@phase_agrees.over("group")
+def phases_agree(step: GroupStep) -> Verdict:
     """Compare the recorded phases."""
     phases = {rank: each.lock.phase for rank, each in step.members.items() if each.lock.phase is not None}
     if len(set(phases.values())) > 1:
@@ -46,8 +28,16 @@ def phase_agrees(step: GroupStep) -> Verdict:
     return None
 
 
-@predicate("collectives-align", "group")
-def collectives_align(step: GroupStep) -> Verdict:
+collectives_align = Invariant(
+    "collectives-align",
+    "Every running rank takes part in the same sequence of collectives, zero-token steps included.",
+    Premise("a lock step of two ranks", lock_step=lambda step: len(step.members) + len(step.missing) > 1),
+    cases=("B78", "B80"),
+)
+
+
+@collectives_align.over("group")
+def calls_align(step: GroupStep) -> Verdict:
     """Look for ranks that stayed away, and compare the recorded collectives."""
     if step.missing:
         absent = ", ".join(map(str, step.missing))
@@ -58,7 +48,20 @@ def collectives_align(step: GroupStep) -> Verdict:
     return None
 
 
-@predicate("wake-not-lost", "group")
+def _dummy_or_stop(step: GroupStep) -> bool:
+    members = step.members.values()
+    return len(members) > 1 and (all(each.lock.last for each in members) or any(each.dummy for each in members))
+
+
+wake_not_lost = Invariant(
+    "wake-not-lost",
+    "A request accepted by any rank gets the whole group stepping, and no rank with one that may run runs a dummy.",
+    Premise("a dummy, or a lock step after which all ranks stop", lock_step=_dummy_or_stop),
+    cases=("B73", "B77"),
+)
+
+
+@wake_not_lost.over("group")
 def work_is_taken_up(step: GroupStep) -> Verdict:
     """Who has a request that may run takes no dummy, and does not stop with all others."""
     stop = all(each.lock.last for each in step.members.values())
@@ -70,7 +73,18 @@ def work_is_taken_up(step: GroupStep) -> Verdict:
     return None
 
 
-@predicate("pause-agreed", "group")
+pause_agreed = Invariant(
+    "pause-agreed",
+    "A rank stops only when all agreed; after that no stale wake starts it; resume is idempotent.",
+    Premise(
+        "a lock step after which a rank stops",
+        lock_step=lambda step: len(step.members) > 1 and any(each.lock.last for each in step.members.values()),
+    ),
+    cases=("B74", "B76"),
+)
+
+
+@pause_agreed.over("group")
 def stops_together(step: GroupStep) -> Verdict:
     """Whoever stops after this lock step does so with all others."""
     stops = {rank: each.lock.last for rank, each in step.members.items() if each.lock.last is not None}
@@ -79,30 +93,31 @@ def stops_together(step: GroupStep) -> Verdict:
     return None
 
 
-@predicate("sync-interval-free", "group")
+sync_interval_free = Invariant(
+    "sync-interval-free",
+    "None of the above depends on how often ranks exchange finish state, if all use the same interval.",
+    Premise("the same run with another interval: a trace has one"),
+    cases=("B81", "B82"),
+)
+
+
+@sync_interval_free.over("group")
 def _unseen(step: GroupStep) -> Verdict:
     """Nothing: a trace was made with one interval, and does not tell what another would have changed."""
     return None
 
 
-@predicate("end-is-clear", "group")
+end_is_clear = Invariant(
+    "end-is-clear",
+    "When a rank dies all others end, with the reason, and none waits for ever.",
+    Premise("what the others do once a rank has died: they write no more lock steps"),
+)
+
+
+@end_is_clear.over("group")
 def _over(step: GroupStep) -> Verdict:
     """Nothing: who died takes part in no lock step."""
     return None
-
-
-SPEAKS: dict[str, Callable[[GroupStep], bool]] = {
-    "phase-agrees": lambda step: sum(each.lock.phase is not None for each in step.members.values()) > 1,
-    "collectives-align": lambda step: len(step.members) + len(step.missing) > 1,
-    "wake-not-lost": lambda step: (
-        len(step.members) > 1
-        and (all(each.lock.last for each in step.members.values()) or any(each.dummy for each in step.members.values()))
-    ),
-    "pause-agreed": lambda step: len(step.members) > 1 and any(each.lock.last for each in step.members.values()),
-    "sync-interval-free": lambda step: False,
-    "end-is-clear": lambda step: False,
-}
-"""Whether the records of a lock step say anything about an invariant."""
 
 
 def _by_rank(values: Mapping[int, object]) -> str:

@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from onbeat_proofs.audit.histories import random_histories
 from onbeat_proofs.audit.stateful import machine_for
 from onbeat_proofs.play.drain import AT_REST
-from onbeat_proofs.play.premises import Tally
+from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.play.two_runs import replay_runs
 from onbeat_proofs.scenarios.files import dump, load_text
 from onbeat_proofs.scenarios.operations import Abort, Add, Op, Scenario, Schedule

@@ -10,11 +10,9 @@ from onbeat_proofs.audit.worlds import SCOPES, SMALL, SmallWorld
 from onbeat_proofs.foreign.policies import policy_of
 from onbeat_proofs.play.drain import AT_REST
 from onbeat_proofs.play.letters import abort, add, schedule
-from onbeat_proofs.play.premises import PREMISES
 from onbeat_proofs.play.two_runs import Runs, replay_runs
 from onbeat_proofs.scenarios.operations import Abort, Add, Op, RemoteDone, Scenario, Schedule
 from onbeat_reference import Request, Scheduler
-from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.records import Violation
 from tests.proofs.audit.broken import FreedTwice, HolderStuck, NeverPromoted
 
@@ -111,10 +109,6 @@ def test_a_limit_is_told() -> None:
     assert not explored.closed
     assert explored.depth < 6
     assert 100 <= explored.operations < 110
-
-
-def test_every_invariant_has_a_premise() -> None:
-    assert PREMISES.keys() == {entry.id for entry in CATALOGUE.values() if entry.scopes}
 
 
 # --- What is found ---------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from onbeat_proofs.play.premises import never_seen
+from onbeat_proofs.play.tally import never_seen
 from onbeat_spec.catalogue import CATALOGUE
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ takes more than one step.
 from onbeat_proofs.prove.states import Numbers, Shape, build, take_step
 from onbeat_proofs.prove.sweep import run_trio
 from onbeat_proofs.prove.theorem import PathVerdict, Theorem
-from onbeat_spec.invariants.runs import no_empty_step, one_token_passes, resume_bypasses
-from onbeat_spec.invariants.steps import flag_means_backlog
-from onbeat_spec.monitor import IDLE_STEPS
+from onbeat_spec.invariants.flag import tells_what_is_left
+from onbeat_spec.invariants.holds import as_empty_as_without, resumes_run, short_requests_run
+from onbeat_spec.invariants.lifecycle import IDLE_STEPS
 from onbeat_spec.policy import Policy
 
 OLD = frozenset({"pr44558", "local-work"})
@@ -28,27 +28,27 @@ def nothing_can_run(numbers: Numbers, policy: Policy) -> PathVerdict:
     """The only decode cannot run in this step, and somebody else could."""
     throttled, unthrottled, _ = run_trio(numbers, ONE_FRESH, policy)
     numbers.assume(throttled.before.requests["r0"].eligible_at > throttled.step.index)
-    return PathVerdict(no_empty_step(throttled, unthrottled), bool(unthrottled.step.scheduled))
+    return PathVerdict(as_empty_as_without(throttled, unthrottled), bool(unthrottled.step.scheduled))
 
 
 def decode_evicts_itself(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Every decode can run, and ends up evicting itself, while a chunk has room."""
     throttled, unthrottled, _ = run_trio(numbers, TWO_RUNNING, policy)
     itself = any(victim == cause for victim, cause, _ in throttled.step.evictions)
-    return PathVerdict(no_empty_step(throttled, unthrottled), itself and throttled.step.hold)
+    return PathVerdict(as_empty_as_without(throttled, unthrottled), itself and throttled.step.hold)
 
 
 def behind_held_head(numbers: Numbers, policy: Policy) -> PathVerdict:
     """A ready resume stands behind a held fresh prefill of better priority."""
     throttled, unthrottled, _ = run_trio(numbers, HELD_HEAD, policy)
-    return PathVerdict(resume_bypasses(throttled, unthrottled), "w0" in throttled.step.held)
+    return PathVerdict(resumes_run(throttled, unthrottled), "w0" in throttled.step.held)
 
 
 def flag_while_paused(numbers: Numbers, policy: Policy) -> PathVerdict:
     """New requests are paused, and some wait."""
     scheduler = build(numbers, ONE_FRESH, policy)
     scheduler.pause("new")
-    return PathVerdict(flag_means_backlog(take_step(scheduler, False)), True)
+    return PathVerdict(tells_what_is_left(take_step(scheduler, False)), True)
 
 
 def full_hit(numbers: Numbers, policy: Policy) -> PathVerdict:
@@ -56,7 +56,7 @@ def full_hit(numbers: Numbers, policy: Policy) -> PathVerdict:
     throttled, unthrottled, _ = run_trio(numbers, FULL_HIT, policy)
     numbers.assume(throttled.before.requests["w0"].num_tokens > 1)
     return PathVerdict(
-        one_token_passes(throttled, unthrottled), throttled.step.hold and "w0" in throttled.step.scheduled
+        short_requests_run(throttled, unthrottled), throttled.step.hold and "w0" in throttled.step.scheduled
     )
 
 
