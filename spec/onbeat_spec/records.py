@@ -231,6 +231,15 @@ class Violation(NamedTuple):
     message: str
 
 
+class Filler(NamedTuple):
+    """What a dummy took: a forward that a rank ran without a token of its own."""
+
+    blocks: int
+    """KV blocks that left the pool."""
+    expert_rows: int
+    """Rows that reached an expert, by the count of the executor."""
+
+
 class LockStep(NamedTuple):
     """A rank's part in one lock step of its group."""
 
@@ -242,6 +251,8 @@ class LockStep(NamedTuple):
     """The collectives that the rank took part in, in order."""
     last: bool | None = None
     """The rank stops stepping after it, since the group agreed that there is no more to do."""
+    filler: Filler | None = None
+    """What the rank's dummy took; None: it ran none, or nobody recorded it."""
 
 
 class Member(NamedTuple):

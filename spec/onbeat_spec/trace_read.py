@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
 from onbeat_spec.config import Config
 from onbeat_spec.errors import ConfigError, EmptyTrace, TraceError
-from onbeat_spec.records import LockStep, Place, State, Step, View
+from onbeat_spec.records import Filler, LockStep, Place, State, Step, View
 from onbeat_spec.trace import (
     CONFIG_DEFAULTS,
     FORMAT,
@@ -193,9 +193,17 @@ def _read_lock(packed: object, where: str) -> LockStep:
         keys.take("phase", integer, None),
         None if collectives is None else tuple(collectives),
         keys.take("last", boolean, None),
+        keys.take("filler", _read_filler, None),
     )
     keys.done(LockStep._fields)
     return lock
+
+
+def _read_filler(packed: object, where: str) -> Filler:
+    keys = Keys(packed, where)
+    filler = Filler(keys.take("blocks", integer), keys.take("expert_rows", integer))
+    keys.done(Filler._fields)
+    return filler
 
 
 # --- Lines -----------------------------------------------------------------------------------------------------------

@@ -139,6 +139,8 @@ def _lock(lock: LockStep) -> Json:
         packed["collectives"] = list(lock.collectives)
     if lock.last is not None:
         packed["last"] = lock.last
+    if lock.filler is not None:
+        packed["filler"] = lock.filler._asdict()
     return packed
 
 

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 import onbeat_spec
 from onbeat_spec.config import Config
 from onbeat_spec.errors import TraceError
-from onbeat_spec.records import Eviction, LockStep, Place, State, Step, View
+from onbeat_spec.records import Eviction, Filler, LockStep, Place, State, Step, View
 from onbeat_spec.trace import (
     VERSION,
     Accepted,
@@ -70,7 +70,8 @@ def states(draw: Callable[[Any], Any], others: State | None = None) -> State:
 
 
 TIMES = st.sampled_from([0.0, 1.5])
-LOCKS = st.builds(LockStep, INTS, st.none() | INTS, st.none() | TUPLES, st.none() | st.booleans())
+FILLERS = st.builds(Filler, INTS, INTS)
+LOCKS = st.builds(LockStep, INTS, st.none() | INTS, st.none() | TUPLES, st.none() | st.booleans(), st.none() | FILLERS)
 
 
 @st.composite
@@ -231,6 +232,7 @@ def changed(packed: dict[str, Any], where: str, value: object) -> dict[str, Any]
         ("1.after.requests.0.place", "here", r"requests\[0\].place is 'here'; it must be one of waiting, parked"),
         ("1.before.requests.0", "z", r"before.requests\[0\] is 'z', which does not stand in the state that this one"),
         ("1.lock", {"phase": 0}, r"t.ndjson:2: step.lock has no 'number'"),
+        ("1.lock", {"number": 0, "filler": {"blocks": 0}}, r"t.ndjson:2: step.lock.filler has no 'expert_rows'"),
     ],
 )
 def test_a_wrong_key_or_value_is_named(tmp_path: Path, where: str, value: object, message: str) -> None:
