@@ -15,6 +15,7 @@ from onbeat_engine.front.outputs import RequestOutput, RequestState
 from onbeat_engine.front.preparing import Prepared, Preparer
 from onbeat_engine.rank.core import EngineCore
 from onbeat_engine.rank.process import resolve
+from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import BadRequest, EngineDead
@@ -67,11 +68,7 @@ class LLM:
         **fields: Any,
     ) -> None:
         self.config = EngineConfig(model=model, **fields)
-        if loaded_tokenizer is None:
-            from onbeat_engine.rank.build import load_tokenizer  # noqa: PLC0415 - it needs more than tests without a model do
-
-            loaded_tokenizer = load_tokenizer(self.config)
-        self._tokenizer = loaded_tokenizer
+        self._tokenizer = configured_tokenizer(self.config) if loaded_tokenizer is None else loaded_tokenizer
         kind = InProcess if self.config.data_parallel_size == 1 else InThread
         self._engine: Backend = kind(self.config, build, self._tokenizer)
 

@@ -14,6 +14,7 @@ from onbeat_engine.front.preparing import Preparer
 from onbeat_engine.front.streams import RequestStream
 from onbeat_engine.front.supervision import Processes, RankInfo
 from onbeat_engine.front.waits import Done
+from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import EngineDead
@@ -89,9 +90,7 @@ class AsyncLLM:
             ModelError: no tokenizer. ConfigError: it cannot listen there. EngineDead: a rank could not start.
         """
         if tokenizer is None:
-            from onbeat_engine.rank.build import load_tokenizer  # noqa: PLC0415 - it needs more than tests without a model do
-
-            tokenizer = load_tokenizer(config)
+            tokenizer = configured_tokenizer(config)
         engine = cls(config, tokenizer, build, listen, local_ranks)
         ready = await engine._processes.start()
         engine.max_model_len = min(each.max_model_len for each in ready)

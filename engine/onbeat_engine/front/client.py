@@ -12,7 +12,6 @@ import msgspec
 
 from onbeat_engine.front.group_watch import GroupWatch
 from onbeat_engine.front.waits import Done, Waits
-from onbeat_engine.rank.reporting import report_of
 from onbeat_engine.wire.config import OnViolation
 from onbeat_engine.wire.errors import EngineDead, TryLater
 from onbeat_engine.wire.messages import (
@@ -377,7 +376,7 @@ class Client:
         if rank in self.gone:
             return
         self.stats[rank] = stats
-        self.fleet = balance.reported(self.fleet, rank, report_of(stats))
+        self.fleet = balance.reported(self.fleet, rank, stats.load)
         group = self._group_of[rank]
         self.fronts[group] = protocol.report(self.fronts[group], rank, stats.stopped)
 

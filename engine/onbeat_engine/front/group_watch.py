@@ -4,8 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from onbeat_engine.rank.monitoring import MOST_LOGGED
-from onbeat_engine.wire.config import OnViolation
+from onbeat_engine.wire.config import MOST_LOGGED, OnViolation
 from onbeat_spec.group_monitor import GroupMonitor, judge
 from onbeat_spec.records import GroupStep, Member
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from onbeat_engine.front.preparing import Prepared
-from onbeat_engine.runner.executor import TokenLogprobs
 from onbeat_engine.text.detokenizer import Detokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
-from onbeat_engine.wire.messages import Output
+from onbeat_engine.wire.messages import Output, TokenLogprobs
 
 OutputKind = Literal["cumulative", "delta", "final"]
 """All so far in every output; only what is new; or one output at the end."""

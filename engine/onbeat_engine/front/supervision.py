@@ -15,11 +15,11 @@ import zmq
 import zmq.asyncio
 
 from onbeat_engine.front.children import Children
-from onbeat_engine.parallel.place import free_port
-from onbeat_engine.rank.process import HEARTBEAT, PING, FromRankMessage, RankSpec, Unwanted, identity
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import EngineDead
-from onbeat_engine.wire.messages import Alive, Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
+from onbeat_engine.wire.handshake import HEARTBEAT, PING, RankSpec, Unwanted, identity
+from onbeat_engine.wire.messages import Alive, Ended, FromRank, FromRankMessage, Hello, Ping, Ready, Shutdown, ToRank
+from onbeat_engine.wire.ports import free_port
 from onbeat_spec.errors import ConfigError
 
 log = logging.getLogger("onbeat.processes")

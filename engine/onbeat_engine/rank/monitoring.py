@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 
-from onbeat_engine.wire.config import OnViolation
+from onbeat_engine.wire.config import MOST_LOGGED, OnViolation
 from onbeat_reference.lifecycle import Lifecycle, Outputs
 from onbeat_reference.request import Request
 from onbeat_reference.watch import Watch
@@ -14,9 +14,6 @@ from onbeat_spec.trace import StepRecord
 from onbeat_spec.trace_write import line
 
 log = logging.getLogger("onbeat.monitor")
-
-MOST_LOGGED = 10
-"""Violations of one invariant that are logged; all are counted."""
 
 
 class InvariantViolated(OnbeatError):

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from onbeat_engine.parallel.heart import NEVER
 from onbeat_engine.rank.core import Built
-from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs, TokenLogprobs
+from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs
 from onbeat_engine.text.pieces import byte_alphabet
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.messages import TokenLogprobs
 from onbeat_spec.errors import ConfigError, OnbeatError
 from onbeat_spec.protocol import Agreement, Vote, tally
 

@@ -461,7 +461,7 @@ def test_a_rank_may_be_started_elsewhere() -> None:
     async def work() -> None:
         address = f"tcp://127.0.0.1:{free_port()}"
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        command = [sys.executable, "-m", "onbeat_engine.rank.process", "--connect", address]
+        command = [sys.executable, "-m", "onbeat_engine.rank", "--connect", address]
         with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, "RANK": "1"}) as remote:
             config = EngineConfig(data_parallel_size=2)
             engine = await AsyncLLM.from_config(
@@ -480,7 +480,7 @@ def test_a_rank_may_be_started_elsewhere() -> None:
 
 IMPATIENT = """
 import sys
-from onbeat_engine import process
+from onbeat_engine.rank import process
 process.ALONE = 3.0
 sys.exit(process.main(sys.argv[1:]))
 """
@@ -532,7 +532,7 @@ def test_a_process_that_is_no_rank_is_told_so(capfd: pytest.CaptureFixture[str])
     async def work() -> None:
         address = f"tcp://127.0.0.1:{free_port()}"
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        command = [sys.executable, "-m", "onbeat_engine.rank.process", "--connect"]
+        command = [sys.executable, "-m", "onbeat_engine.rank", "--connect"]
         starting = asyncio.ensure_future(
             AsyncLLM.from_config(
                 EngineConfig(data_parallel_size=2), build=FAKE, tokenizer=tokenizer(), listen=address, local_ranks=1
@@ -574,7 +574,6 @@ def test_ranks_end_with_their_front_end() -> None:
     """Kill -9 the front end: its ranks and the folder of their sockets go too."""
     script = """
 import asyncio
-from onbeat_engine import async_llm, outputs
 from onbeat_engine.front.async_llm import AsyncLLM
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.testing.fake import tokenizer

@@ -19,13 +19,13 @@ from onbeat_engine.front.async_llm import AsyncLLM
 from onbeat_engine.front.outputs import RequestOutput
 from onbeat_engine.front.supervision import LEAST_PATIENCE
 from onbeat_engine.parallel.exchange import Alone
-from onbeat_engine.parallel.place import free_port
 from onbeat_engine.rank.build import build
 from onbeat_engine.rank.core import EngineCore
 from onbeat_engine.testing.fake import expected, tokenizer
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import EngineDead, TryLater
 from onbeat_engine.wire.params import SamplingParams
+from onbeat_engine.wire.ports import free_port
 from onbeat_proofs.traces.check import check_trace
 from tests.engine.parallel.serving import CONFIG as ALONE
 from tests.engine.parallel.serving import PROMPTS as LONG
