@@ -184,12 +184,14 @@ class Client:
         """
         self._not_meanwhile()
         for group in self._living():
-            front, sent = protocol.pause(self.fronts[group], mode)
-            self._publish(group, front._replace(holds=mode == "keep"), sent)
+            self._pause(group, mode)
         self.paused = mode
         if mode == "abort":
             for id in tuple(self._held):
                 self._unhold(id, Output(id=id, finish_reason="abort"))
+
+    def _pause(self, group: int, mode: PauseMode) -> None:
+        self._publish(group, *protocol.pause(self.fronts[group], mode, holds=mode == "keep"))
 
     def resume(self) -> None:
         """End a pause, and sleep; requests that were held go to their ranks."""
@@ -328,8 +330,7 @@ class Client:
             self.watches[group] = GroupWatch(members, self._on_violation, self.watches[group].counts)
         self.recovering.discard(group)
         if self.paused is not None:
-            front, sent = protocol.pause(self.fronts[group], self.paused)
-            self._publish(group, front._replace(holds=self.paused == "keep"), sent)
+            self._pause(group, self.paused)
         else:
             self._hand_in()
         if self.sleeping:

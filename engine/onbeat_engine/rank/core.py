@@ -36,6 +36,7 @@ from onbeat_reference.recorder import RecorderMixin
 from onbeat_reference.request import FinishReason
 from onbeat_reference.scheduler import Scheduler
 from onbeat_reference.trace_writer import TraceOptions
+from onbeat_spec import protocol
 from onbeat_spec.cadence import clock_for
 from onbeat_spec.errors import OnbeatError, RequestRefused
 from onbeat_spec.protocol import (
@@ -46,7 +47,6 @@ from onbeat_spec.protocol import (
     after_step,
     before_step,
     lost,
-    may_run,
     read,
 )
 from onbeat_spec.records import LockStep, Step
@@ -222,7 +222,7 @@ class EngineCore:
 
     def _follow(self) -> None:
         """Do what the protocol's state says: pause or go on, sleep or wake up."""
-        paused = None if may_run(self.state, True) else "all"
+        paused = None if protocol.may_run(self.state, True) else "all"
         if paused != self.scheduler.paused:
             if paused:
                 self.scheduler.pause("all")
@@ -249,12 +249,17 @@ class EngineCore:
         """Whether a request has not ended, be it blocked or not."""
         return self.scheduler.has_unfinished_requests()
 
+    @property
+    def may_run(self) -> bool:
+        """Whether it has work that the protocol lets run."""
+        return protocol.may_run(self.state, self.has_work)
+
     def turn(self) -> bool:
         """Take the next turn; False: there is none until a message comes."""
         return self._guarded(self._turn)
 
     def _turn(self) -> bool:
-        if not may_run(self.state, self.has_work):
+        if not self.may_run:
             self._drain()
         turn = before_step(self.state, self.has_work, self.settings)
         if turn.kind == "idle":
@@ -271,7 +276,7 @@ class EngineCore:
             self._step(turn)
         self.state = after_step(self.state, self.settings, agreement)
         if turn.vote is not None and self._turns is not None:
-            self._idle(*self._turns.took_part(turn, last=self.state.read == self.state.agreed))
+            self._idle(*self._turns.took_part(turn, last=self.state.read == self.state.agreed, may_run=self.may_run))
         if self.state.ended:
             self._end(self.state.ended, expected=True)
         else:
@@ -286,7 +291,7 @@ class EngineCore:
         saturated = self.scheduler.saturated
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
-        lock = None if self._turns is None else self._turns.stepped(turn, step)
+        lock = None if self._turns is None else self._turns.stepped(turn, step, may_run=self.may_run)
         self._lanes.scheduled(step, lock, saturated=saturated, time=time.monotonic())
         pending: Pending | None = None
         if rows:
@@ -319,9 +324,9 @@ class EngineCore:
         if self._turns is not None:
             self.executor.dummy()
             self.reporter.dummies += 1
-            self._idle(*self._turns.took_part(turn, last=False))
+            self._idle(*self._turns.took_part(turn, last=False, may_run=self.may_run))
             if self.monitor is not None:
-                self.monitor.took_part(may_run=may_run(self.state, self.has_work))
+                self.monitor.took_part(may_run=self.may_run)
 
     def _idle(self, lock: LockStep, took: float) -> None:
         self.reporter.lane_steps.append(self._lanes.idle(lock, time=time.monotonic(), took=took))

@@ -8,16 +8,12 @@ from onbeat_engine.wire.config import MOST_LOGGED, OnViolation
 from onbeat_reference.lifecycle import Lifecycle, Outputs
 from onbeat_reference.request import Request
 from onbeat_reference.watch import Watch
-from onbeat_spec.errors import OnbeatError
+from onbeat_spec.errors import InvariantViolated
 from onbeat_spec.records import Step
 from onbeat_spec.trace import StepRecord
 from onbeat_spec.trace_write import line
 
 log = logging.getLogger("onbeat.monitor")
-
-
-class InvariantViolated(OnbeatError):
-    """An invariant does not hold, and the engine is to stop then."""
 
 
 class RankMonitor:
