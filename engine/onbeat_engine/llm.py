@@ -13,8 +13,8 @@ from onbeat_engine.front.async_llm import BUILD, AsyncLLM
 from onbeat_engine.front.client import Client
 from onbeat_engine.front.outputs import RequestOutput, RequestState
 from onbeat_engine.front.preparing import Prepared, Preparer
+from onbeat_engine.rank.built import resolve
 from onbeat_engine.rank.core import EngineCore
-from onbeat_engine.rank.process import resolve
 from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.config import EngineConfig

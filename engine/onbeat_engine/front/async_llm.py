@@ -81,7 +81,7 @@ class AsyncLLM:
 
         Args:
             config: what it is made of.
-            build: `module:function` that builds a rank (`onbeat_engine.rank.core.Build`).
+            build: `module:function` that builds a rank (`onbeat_engine.rank.built.Build`).
             tokenizer: None: the model's.
             listen: where ranks that somebody else starts connect to; see `Processes`, likewise the next.
             local_ranks: ranks that are started here; None: all.

@@ -9,15 +9,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from onbeat_engine.parallel.exchange import Alone, Exchange
-from onbeat_engine.rank.compiling import CompileGrammar, Compiling
+from onbeat_engine.rank.built import Built
+from onbeat_engine.rank.compiling import Compiling
 from onbeat_engine.rank.group_turns import GroupTurns
 from onbeat_engine.rank.monitoring import RankMonitor
 from onbeat_engine.rank.reporting import Reporter
-from onbeat_engine.runner.executor import BatchRow, EngineRequest, Executor, Pending, StepOutputs
+from onbeat_engine.runner.executor import BatchRow, EngineRequest, Pending, StepOutputs
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.lane_tracker import LaneTracker
 from onbeat_engine.wire.messages import (
@@ -58,21 +57,6 @@ class RecordedScheduler(RecorderMixin, Scheduler):
     """The reference's scheduler; it writes a trace if told where."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """What a rank is made of beside its configuration."""
-
-    executor: Executor
-    num_blocks: int
-    max_model_len: int
-    exchange: Exchange = field(default_factory=Alone)
-    vocab_size: int | None = None
-    """Of the model; None: as the tokenizer's."""
-    compile_grammar: CompileGrammar | None = None
-    on_cpu: bool = True
-    """Its steps take this process's own time; if one takes none, it hangs."""
-
-
 def trace_options(config: EngineConfig) -> TraceOptions | None:
     """Return where the trace goes; the environment variables ONBEAT_TRACE_... count, the configured folder before.
 
@@ -81,10 +65,6 @@ def trace_options(config: EngineConfig) -> TraceOptions | None:
     """
     folder = {"ONBEAT_TRACE_DIR": config.trace_dir} if config.trace_dir else {}
     return TraceOptions.from_environment({**os.environ, **folder})
-
-
-Build = Callable[[EngineConfig, int], Built]
-"""Builds a rank by its number; called in the rank's own process."""
 
 
 class StepInFlight(NamedTuple):

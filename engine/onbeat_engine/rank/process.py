@@ -10,7 +10,6 @@ the environment variable RANK, and it asks the front end there for everything el
 import argparse
 import atexit
 import contextlib
-import importlib
 import logging
 import os
 import shutil
@@ -24,11 +23,12 @@ from pathlib import Path
 import msgspec
 
 from onbeat_engine.parallel.heart import Heart
+from onbeat_engine.rank.built import resolve
 from onbeat_engine.rank.channel import Channel
-from onbeat_engine.rank.core import Build, EngineCore
+from onbeat_engine.rank.core import EngineCore
 from onbeat_engine.wire.handshake import HEARTBEAT, RankSpec, identity
 from onbeat_engine.wire.messages import Ended, Ready, Shutdown
-from onbeat_spec.errors import ConfigError, OnbeatError
+from onbeat_spec.errors import OnbeatError
 
 log = logging.getLogger("onbeat.process")
 
@@ -36,20 +36,6 @@ POLL = 0.01
 """Seconds between two looks at what is being compiled, while there is nothing else to do."""
 ALONE = 15.0
 """A rank that somebody else has started ends when it has not heard of the front end for so many seconds."""
-
-
-def resolve(name: str) -> Build:
-    """Return the function that a `module:function` names.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    module, _, function = name.partition(":")
-    try:
-        found: Build = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{name!r} names no function that builds a rank: {error}") from None
-    return found
 
 
 def serve(spec: RankSpec, channel: Channel, *, child: bool = True) -> int:

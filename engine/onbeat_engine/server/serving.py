@@ -13,11 +13,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from onbeat_engine.server import errors
-from onbeat_engine.server.bodies import Message, PromptTokensDetails, Usage
 from onbeat_engine.server.engine import Engine, ServedChoice, ServedLogprobs, ServedOutput
 from onbeat_engine.server.jobs import ClientGone, Job, Jobs
 from onbeat_engine.server.metrics import ServerMetrics
 from onbeat_engine.server.options import ServerConfig
+from onbeat_engine.server.request_bodies import Message
+from onbeat_engine.server.response_bodies import PromptTokensDetails, Usage
 from onbeat_engine.wire.errors import BadRequest
 
 Result = TypeVar("Result")

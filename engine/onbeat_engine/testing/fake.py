@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from onbeat_engine.parallel.heart import NEVER
-from onbeat_engine.rank.core import Built
+from onbeat_engine.rank.built import Built
 from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs
 from onbeat_engine.text.pieces import byte_alphabet
 from onbeat_engine.text.tokenizer import Tokenizer

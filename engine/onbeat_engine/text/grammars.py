@@ -8,29 +8,16 @@ import json
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from onbeat_engine.text.json_schemas import check_schema
+from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.errors import BadRequest
 from onbeat_engine.wire.params import StructuredOutput
 
 MAX_SCHEMA_CHARS = 65536
 CACHE_BYTES = 256 << 20
 """Most memory for compiled grammars."""
-
-
-class Vocabulary(Protocol):
-    """What is asked of a tokenizer."""
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end a text."""
-        ...
-
-    @property
-    def pieces(self) -> Sequence[bytes]:
-        """What each token writes; nothing for a special token."""
-        ...
 
 
 class Matcher:
@@ -71,15 +58,15 @@ class Grammars:
     """Compiles grammars, and keeps them; thread-safe.
 
     Args:
-        vocabulary: called once, when the first structured request comes.
+        tokenizer: called once, when the first structured request comes.
         vocab_size: V, of the model.
 
     Attributes:
         ends: tokens that end a text; known once a grammar was compiled.
     """
 
-    def __init__(self, vocabulary: Callable[[], Vocabulary], vocab_size: int) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, tokenizer: Callable[[], Tokenizer], vocab_size: int) -> None:
+        self._tokenizer = tokenizer
         self.vocab_size = vocab_size
         self._lock = threading.Lock()
         self._xgrammar: Any = None
@@ -142,12 +129,12 @@ class Grammars:
             raise BadRequest(
                 "structured output needs xgrammar: pip install 'onbeat[structured]'", "response_format"
             ) from None
-        vocabulary = self._vocabulary()
-        self.ends = sorted(id for id in vocabulary.eos_token_ids if id < self.vocab_size)
+        tokenizer = self._tokenizer()
+        self.ends = sorted(id for id in tokenizer.eos_token_ids if id < self.vocab_size)
         if not self.ends:
             raise BadRequest("structured output needs an end token, and the model has none", "response_format")
         info = xgrammar.TokenizerInfo(
-            list(vocabulary.pieces[: self.vocab_size]), vocab_size=self.vocab_size, stop_token_ids=self.ends
+            list(tokenizer.pieces[: self.vocab_size]), vocab_size=self.vocab_size, stop_token_ids=self.ends
         )
         self._xgrammar = xgrammar
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=2, cache_limit_bytes=CACHE_BYTES)

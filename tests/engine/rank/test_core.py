@@ -11,7 +11,8 @@ import pytest
 
 from onbeat_engine.front.group_watch import GroupWatch
 from onbeat_engine.parallel.exchange import Alone
-from onbeat_engine.rank.core import Built, EngineCore, trace_options
+from onbeat_engine.rank.built import Built
+from onbeat_engine.rank.core import EngineCore, trace_options
 from onbeat_engine.testing.fake import FakeExecutor, LocalExchange, LocalGroup, expected
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.lane_steps import LaneStep

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from onbeat_engine.rank.core import Built
+from onbeat_engine.rank.built import Built
 from onbeat_engine.runner.executor import StepOutputs
 from onbeat_engine.testing.fake import Copied, FakeExecutor, told
 from onbeat_engine.text.tokenizer import Tokenizer

@@ -7,10 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from onbeat_engine.server.bodies import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt
 from onbeat_engine.server.engine import ServedChoice, ServedLogprobs
 from onbeat_engine.server.errors import GENERATING
 from onbeat_engine.server.jobs import ClientGone, Job, Work
+from onbeat_engine.server.request_bodies import CompletionRequest, Prompt
+from onbeat_engine.server.response_bodies import Completion, CompletionChoice, CompletionLogprobs
 from onbeat_engine.server.routes import logprobs
 from onbeat_engine.server.serving import EventStream, Gathered, Serving, Whole, gather
 from onbeat_engine.wire.errors import BadRequest

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from onbeat_engine.server.bodies import (
+from onbeat_engine.server.engine import ServedLogprob, ServedLogprobs
+from onbeat_engine.server.response_bodies import (
     ChatLogprobs,
     CompletionLogprobs,
     PromptLogprobs,
     TokenLogprob,
     TopLogprob,
 )
-from onbeat_engine.server.engine import ServedLogprob, ServedLogprobs
 
 LOWEST = -9999.0
 """JSON has no minus infinity, nor not-a-number."""
