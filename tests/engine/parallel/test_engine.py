@@ -172,7 +172,7 @@ async def main():
     streams = [engine.generate([i, 2, 3], params, str(i)) for i in range(6)]
     for stream in streams:
         await anext(stream)
-    print(*(rank.pid for rank in engine.ranks), engine._processes._folder, flush=True)
+    print(*(rank.pid for rank in engine.ranks), engine._processes._channels.folder, flush=True)
     async for _ in streams[0]:
         pass
     await asyncio.sleep(60)
