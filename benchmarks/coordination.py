@@ -25,8 +25,8 @@ from benchmarks._report import machine
 from onbeat_engine.parallel.experts import ExpertParallel, Way, split_experts
 from onbeat_engine.parallel.group import Group, Through
 from onbeat_engine.parallel.place import GroupPlace
-from onbeat_engine.rank.built import Built
 from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.testing.fake import FakeExecutor
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.messages import LogEntry, NewRequest

@@ -80,7 +80,7 @@ class AsyncLLM:
 
         Args:
             config: what it is made of.
-            build: `module:function` that builds a rank (`onbeat_engine.rank.built.Build`).
+            build: `module:function` that builds a rank (`onbeat_engine.rank.parts.Build`).
             tokenizer: None: the model's.
             listen: where ranks that somebody else starts connect to; see `Processes`, likewise the next.
             local_ranks: ranks that are started here; None: all.
@@ -92,12 +92,12 @@ class AsyncLLM:
             tokenizer = configured_tokenizer(config)
         engine = cls(config, tokenizer, build, listen, local_ranks)
         ready = await engine._processes.start()
-        engine.max_model_len = min(each.max_model_len for each in ready)
+        engine.max_model_len = min(rank.max_model_len for rank in ready)
         sizes = config.scheduler_config(
-            num_blocks=min(each.num_blocks for each in ready), max_model_len=engine.max_model_len
+            num_blocks=min(rank.num_blocks for rank in ready), max_model_len=engine.max_model_len
         )
         engine._preparer = Preparer(tokenizer, sizes.longest_request, ready[0].vocab_size)
-        coupled = any(each.coupled for each in ready)
+        coupled = any(rank.coupled for rank in ready)
         engine._ring.lock_step = coupled
         engine._client = Client(
             config.data_parallel_size,

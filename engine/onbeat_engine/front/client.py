@@ -282,7 +282,7 @@ class Client:
                     self._reported(message.stats)
                 if message.lock_steps:
                     group = self._group_of[message.rank]
-                    self._judged(group, self.watches[group].told(message.rank, message.lock_steps))
+                    self._judged(group, self.watches[group].observe(message.rank, message.lock_steps))
             case Answer():
                 self._waits.answered(message)
             case Ended():
@@ -320,7 +320,7 @@ class Client:
     def joined(self, group: int, epoch: int) -> None:
         """A group that had died was started again; it is paused as the others are."""
         members = self.fronts[group].members
-        held = 0 if self.paused is None else sum(each.group == group for each in self._held.values())
+        held = 0 if self.paused is None else sum(request.group == group for request in self._held.values())
         self.fronts[group] = Front(members, held=held)
         for rank in members:
             self.gone.pop(rank, None)

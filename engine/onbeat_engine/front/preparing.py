@@ -1,4 +1,4 @@
-"""From what a caller gives to what a rank is sent; what can never be served is refused here."""
+"""Turns what a caller gives into what a rank is sent; what can never be served is refused here."""
 
 import itertools
 import operator
@@ -70,8 +70,8 @@ class Preparer:
         for child in range(params.n):
             own = params
             if params.n > 1:
-                told = params.prompt_logprobs if child == 0 else None
-                own = msgspec.structs.replace(params, n=1, seed=_seed(seed + child), prompt_logprobs=told)
+                prompt_logprobs = params.prompt_logprobs if child == 0 else None
+                own = msgspec.structs.replace(params, n=1, seed=_seed(seed + child), prompt_logprobs=prompt_logprobs)
             id = f"r{number}" if params.n == 1 else f"r{number}.{child}"
             requests.append(
                 NewRequest(

@@ -1,4 +1,4 @@
-"""Groups of ranks that have died are started again."""
+"""Starts groups of ranks again that have died."""
 
 import asyncio
 import logging

@@ -203,11 +203,11 @@ def _alive(peer: dict[str, Any]) -> bool:
 def _gloo_interface(host: str) -> Iterator[None]:
     """Make gloo use the interface that leads to where the group meets; else it picks one by this machine's name."""
     name = "GLOO_SOCKET_IFNAME"
-    found = interface_towards(host) if name not in os.environ else None
-    if found is None:
+    interface = interface_towards(host) if name not in os.environ else None
+    if interface is None:
         yield
         return
-    os.environ[name] = found
+    os.environ[name] = interface
     try:
         yield
     finally:

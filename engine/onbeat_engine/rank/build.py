@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from onbeat_engine.parallel.exchange import Alone, Exchange
-from onbeat_engine.rank.built import Built
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.text.grammars import Grammars
 from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.wire.config import EngineConfig

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from onbeat_engine.rank.built import Built
 from onbeat_engine.rank.compiling import Compiling
 from onbeat_engine.rank.group_turns import GroupTurns
 from onbeat_engine.rank.monitoring import RankMonitor
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.rank.reporting import Reporter
 from onbeat_engine.runner.executor import BatchRow, EngineRequest, Pending, StepOutputs
 from onbeat_engine.wire.config import EngineConfig
@@ -111,8 +111,8 @@ class EngineCore:
         self.coupled = built.exchange.size > 1
         self._turns: GroupTurns | None = None
         if self.coupled:
-            told = self.reporter if config.monitor else None
-            self._turns = GroupTurns(self.scheduler, self.scheduler.recorder, told)
+            reporter = self.reporter if config.monitor else None
+            self._turns = GroupTurns(self.scheduler, self.scheduler.recorder, reporter)
         self._clock = clock_for(config.prefill_schedule_interval, 1)  # a coupled rank has the protocol's phase instead
         self._depth = self.scheduler.config.async_depth
         self._structured: set[str] = set()

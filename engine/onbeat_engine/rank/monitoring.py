@@ -62,11 +62,11 @@ class RankMonitor:
             self._watch.monitor.released(request.id)
 
     def _judge(self) -> None:
-        found = self._watch.violations
-        if not found:
+        violations = self._watch.violations
+        if not violations:
             return
         record = self._record()
-        for violation in found:
+        for violation in violations:
             self.counts[violation.invariant] += 1
             if self.counts[violation.invariant] <= MOST_LOGGED:
                 log.error(
@@ -77,8 +77,8 @@ class RankMonitor:
                     violation.message,
                     record,
                 )
-        first = found[0]
-        found.clear()
+        first = violations[0]
+        violations.clear()
         if self.on_violation == "stop":
             raise InvariantViolated(f"step {first.step} violates {first.invariant}: {first.message}")
 

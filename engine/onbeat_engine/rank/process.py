@@ -23,9 +23,9 @@ from pathlib import Path
 import msgspec
 
 from onbeat_engine.parallel.heart import Heart
-from onbeat_engine.rank.built import resolve
 from onbeat_engine.rank.channel import Channel
 from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import resolve
 from onbeat_engine.wire.handshake import HEARTBEAT, RankSpec, identity
 from onbeat_engine.wire.messages import Ended, Ready, Shutdown
 from onbeat_spec.errors import OnbeatError

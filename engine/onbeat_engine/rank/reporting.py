@@ -137,10 +137,10 @@ class Reporter:
             idle: no turn follows.
         """
         stats = self._stats(state)
-        told, last = bool(self._outputs), self._last
+        last = self._last
         changed = publishes(last.load, stats.load) or _gauges(stats) != _gauges(last)
         untold = max(len(self.lock_steps), len(self.lane_steps))
-        if not told and not changed and untold < (1 if idle else MOST_UNTOLD):
+        if not self._outputs and not changed and untold < (1 if idle else MOST_UNTOLD):
             return None
         outputs, self._outputs, self._last = self._outputs, [], stats
         lock_steps, self.lock_steps = self.lock_steps, []

@@ -28,7 +28,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     address: str
     """Where the front end listens, as ZeroMQ writes it; empty: where the rank has asked."""
     build: str
-    """`module:function`, see `onbeat_engine.rank.built.Build`."""
+    """`module:function`, see `onbeat_engine.rank.parts.Build`."""
 
 
 def identity(rank: int, group: str) -> bytes:

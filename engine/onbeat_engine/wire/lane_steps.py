@@ -142,8 +142,8 @@ class Lanes:
 
     def numbers(self) -> tuple[int, int] | None:
         """Return the first and the last number; None if there is no step."""
-        found = [step.number for steps in self.steps.values() for step in (steps[:1] + steps[-1:])]
-        return (min(found), max(found)) if found else None
+        numbers = [step.number for steps in self.steps.values() for step in (steps[:1] + steps[-1:])]
+        return (min(numbers), max(numbers)) if numbers else None
 
     def __iter__(self) -> Iterator[LaneStep]:
         for steps in self.steps.values():

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onbeat_engine.front.preparing import Preparer
-from onbeat_engine.rank.built import Built
 from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.runner.graphs import Captured, Forward
 from onbeat_engine.runner.model_runner import ModelRunner
 from onbeat_engine.runner.models.load import load_model
