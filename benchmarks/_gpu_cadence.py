@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 from onbeat_engine.front.async_llm import AsyncLLM
-from onbeat_engine.rank.core import Built, EngineCore
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.runner.model_runner import ModelRunner
 from onbeat_engine.runner.models.load import LoadedModel
 from onbeat_engine.runner.sampling.sampler import Sampler

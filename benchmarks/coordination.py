@@ -24,12 +24,14 @@ from rich.table import Table
 from benchmarks._report import machine
 from onbeat_engine.parallel.experts import ExpertParallel, Way, split_experts
 from onbeat_engine.parallel.group import Group, Through
-from onbeat_engine.parallel.place import GroupPlace, free_port
-from onbeat_engine.rank.core import Built, EngineCore
+from onbeat_engine.parallel.place import GroupPlace
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.testing.fake import FakeExecutor
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.messages import LogEntry, NewRequest
 from onbeat_engine.wire.params import SamplingParams
+from onbeat_engine.wire.ports import free_port
 from onbeat_spec.protocol import GroupSettings, Vote
 
 HIDDEN, EXPERTS, TOP_K = 576, 4, 2

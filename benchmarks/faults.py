@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from benchmarks._weights import SHAPES, write_model
 from benchmarks.cadence import prompt
 from onbeat_engine.front.async_llm import AsyncLLM
@@ -45,7 +47,7 @@ class Round:
 
 def remains(pids: Sequence[int], before: set[str]) -> list[str]:
     """Return what a round has left behind."""
-    left = [f"process {pid}" for pid in pids if Path(f"/proc/{pid}").exists()]
+    left = [f"process {pid}" for pid in pids if psutil.pid_exists(pid)]
     return left + sorted(things() - before)
 
 

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from onbeat_engine.rank.core import Built, EngineCore
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.runner.executor import BatchRow, EngineRequest, Executor, Pending, StepOutputs
 from onbeat_engine.testing.fake import FakeExecutor
 from onbeat_engine.wire.config import EngineConfig

@@ -14,7 +14,8 @@ from onbeat_engine.front.client import Client
 from onbeat_engine.front.outputs import RequestOutput, RequestState
 from onbeat_engine.front.preparing import Prepared, Preparer
 from onbeat_engine.rank.core import EngineCore
-from onbeat_engine.rank.process import resolve
+from onbeat_engine.rank.parts import resolve
+from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import BadRequest, EngineDead
@@ -24,14 +25,16 @@ from onbeat_engine.wire.params import SamplingParams
 T = TypeVar("T")
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
-Told = Callable[[RequestOutput], None]
+OnFinished = Callable[[RequestOutput], None]
 
 
 class Backend(Protocol):
     """Serves a list of requests."""
 
-    def run(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], told: Told) -> list[RequestOutput]:
-        """Serve them all; `told` is called with each that has finished."""
+    def run(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], finished: OnFinished
+    ) -> list[RequestOutput]:
+        """Serve them all; `finished` is called with each that has finished."""
         ...
 
     def stats(self) -> list[RankStats]:
@@ -67,11 +70,7 @@ class LLM:
         **fields: Any,
     ) -> None:
         self.config = EngineConfig(model=model, **fields)
-        if loaded_tokenizer is None:
-            from onbeat_engine.rank.build import load_tokenizer  # noqa: PLC0415 - it needs more than tests without a model do
-
-            loaded_tokenizer = load_tokenizer(self.config)
-        self._tokenizer = loaded_tokenizer
+        self._tokenizer = configured_tokenizer(self.config) if loaded_tokenizer is None else loaded_tokenizer
         kind = InProcess if self.config.data_parallel_size == 1 else InThread
         self._engine: Backend = kind(self.config, build, self._tokenizer)
 
@@ -98,8 +97,8 @@ class LLM:
         params = [sampling_params] * len(listed) if isinstance(sampling_params, SamplingParams) else sampling_params
         if len(params) != len(listed):
             raise BadRequest(f"there are {len(listed)} prompts and {len(params)} sampling_params; give one for each")
-        with _bar(len(listed), use_tqdm) as told:
-            return self._engine.run(listed, params, told)
+        with _bar(len(listed), use_tqdm) as finished:
+            return self._engine.run(listed, params, finished)
 
     def chat(
         self,
@@ -147,7 +146,9 @@ class InProcess:
         self._tokenizer = tokenizer
         self._preparer = Preparer(tokenizer, self.core.scheduler.config.longest_request, built.vocab_size)
 
-    def run(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], told: Told) -> list[RequestOutput]:
+    def run(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], finished: OnFinished
+    ) -> list[RequestOutput]:
         """Serve them all."""
         prepared = [self._preparer.prepare(prompt, each) for prompt, each in zip(prompts, params, strict=True)]
         states = [RequestState(str(index), each, self._tokenizer) for index, each in enumerate(prepared)]
@@ -161,7 +162,7 @@ class InProcess:
                 for message in self.core.take():
                     self.client.received(message)
                 for output in list(done.values())[seen:]:
-                    told(output)
+                    finished(output)
                 seen = len(done)
                 if not busy and seen < len(states):
                     raise EngineDead(f"the engine stopped with {len(states) - seen} requests unfinished")
@@ -203,12 +204,14 @@ class InThread:
             self._end_loop()
             raise
 
-    def run(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], told: Told) -> list[RequestOutput]:
+    def run(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], finished: OnFinished
+    ) -> list[RequestOutput]:
         """Serve them all."""
-        return self._wait(self._run(prompts, params, told))
+        return self._wait(self._run(prompts, params, finished))
 
     async def _run(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], told: Told
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], finished: OnFinished
     ) -> list[RequestOutput]:
         streams = [
             self._engine.generate(prompt, each, str(index), output_kind="final")
@@ -217,7 +220,7 @@ class InThread:
         outputs = []
         for stream in streams:
             output = await anext(stream)
-            told(output)
+            finished(output)
             outputs.append(_served(stream.state, output))
         return outputs
 
@@ -268,7 +271,7 @@ def _served(state: RequestState, output: RequestOutput) -> RequestOutput:
 
 
 @contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Told]:
+def _bar(total: int, shown: bool) -> Iterator[OnFinished]:
     """Show how many requests have finished, and the rate at which tokens come."""
     columns = (
         TextColumn("{task.description}"),
@@ -281,9 +284,9 @@ def _bar(total: int, shown: bool) -> Iterator[Told]:
         task = progress.add_task("Requests", total=total, tokens=0)
         tokens = 0
 
-        def told(output: RequestOutput) -> None:
+        def finished(output: RequestOutput) -> None:
             nonlocal tokens
             tokens += sum(len(each.token_ids) for each in output.outputs)
             progress.update(task, advance=1, tokens=tokens)
 
-        yield told
+        yield finished

@@ -8,6 +8,7 @@ OnbeatError                 every error a user can cause or meet
 ├── WorkloadError           an arrival trace that cannot be read
 ├── TraceError              a trace of steps that cannot be read
 │   └── EmptyTrace          a trace file without one whole line
+├── InvariantViolated       an invariant that does not hold, where the user wants to stop for it
 ├── NotAScheduler           a class that cannot be audited at all
 ├── NotADelayer             a prefill delayer that cannot be audited at all
 ├── PolicyError             a policy file or class that cannot be loaded
@@ -47,6 +48,10 @@ class TraceError(OnbeatError):
 
 class EmptyTrace(TraceError):
     """A trace file without one whole line: its writer was killed, or stopped by a full disk, before anything else."""
+
+
+class InvariantViolated(OnbeatError):
+    """An invariant does not hold, and whoever watches it was asked to stop for that."""
 
 
 class NotAScheduler(OnbeatError):

@@ -261,21 +261,12 @@ class Member(NamedTuple):
     lock: LockStep
     tokens: int
     """Tokens that it scheduled; 0 for one that only took part."""
-    paused: str | None
-    """`new`, `all`, or None."""
+    may_run: bool
+    """It has requests that nothing keeps from running (`protocol.may_run`); False: or it is not known."""
     live: int
     """Its requests that were accepted and have not ended."""
     dummy: bool = False
     """It took part in a forward without a step of its own."""
-
-    @property
-    def may_run(self) -> bool:
-        """Whether it has requests that nothing keeps from running.
-
-        Which of the protocol's pauses keep them, `protocol.may_run` has said when its scheduler was paused, or was not.
-        In a pause for `new` ones only it is not known, and this says no.
-        """
-        return self.live > 0 and self.paused is None
 
 
 @dataclass(frozen=True, slots=True)

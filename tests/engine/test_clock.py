@@ -18,12 +18,12 @@ from onbeat_engine.wire.params import SamplingParams
 
 STAMPS = {
     ("bench/serve.py", "now"),
-    ("bench/verb_offline.py", "now"),
-    ("server/chat.py", "time"),
-    ("server/completions.py", "time"),
+    ("verbs/bench_offline.py", "now"),
+    ("server/routes/chat.py", "time"),
+    ("server/routes/completions.py", "time"),
     ("server/serving.py", "time"),
     ("text/chat.py", "now"),
-    ("vllm_trace.py", "time"),
+    ("vllm/trace.py", "time"),
 }
 """Where the date is written: the `created` of an answer, the head of a report or of a trace, the date in a prompt."""
 JUMPS = """

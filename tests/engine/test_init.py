@@ -7,7 +7,7 @@ import pytest
 
 import onbeat_engine
 
-HEAVY = ("torch", "fastapi", "zmq", "msgspec", "httpx", "numpy", "rich", "vllm")
+HEAVY = ("torch", "fastapi", "zmq", "msgspec", "httpx", "numpy", "psutil", "rich", "vllm")
 
 
 def test_every_public_name_is_the_one_of_its_module() -> None:

@@ -11,8 +11,8 @@ from onbeat_spec.records import GroupStep, LockStep, Member
 IDS = ["phase-agrees", "collectives-align", "wake-not-lost", "pause-agreed", "sync-interval-free", "end-is-clear"]
 
 
-def member(live: int = 0, paused: str | None = None, dummy: bool = False, **lock: Any) -> Member:
-    return Member(LockStep(7, **lock), 0, paused, live, dummy)
+def member(live: int = 0, may_run: bool | None = None, dummy: bool = False, **lock: Any) -> Member:
+    return Member(LockStep(7, **lock), 0, live > 0 if may_run is None else may_run, live, dummy)
 
 
 def step(*members: Member, missing: tuple[int, ...] = ()) -> GroupStep:
@@ -46,15 +46,14 @@ def test_the_ids_are_stable_and_none_is_one_of_a_rank() -> None:
         ),
         ("wake-not-lost", step(member(last=True), member(last=True)), None),
         ("wake-not-lost", step(member(last=True), member(3, last=True)), "all ranks stop, and rank 1 has 3 requests"),
-        ("wake-not-lost", step(member(last=True), member(3, "all", last=True)), None),
+        ("wake-not-lost", step(member(last=True), member(3, False, last=True)), None),
         ("wake-not-lost", step(member(last=True), member(3, last=False)), None),
         (
             "wake-not-lost",
             step(member(), member(3, dummy=True)),
             "rank 1 runs a dummy, and has 3 requests that may run",
         ),
-        ("wake-not-lost", step(member(), member(3, "all", dummy=True)), None),
-        ("wake-not-lost", step(member(), member(3, "new", dummy=True)), None),
+        ("wake-not-lost", step(member(), member(3, False, dummy=True)), None),
         ("wake-not-lost", step(member(3), member(0, dummy=True)), None),
         ("pause-agreed", step(member(last=True), member(last=True)), None),
         (

@@ -7,7 +7,7 @@ from onbeat_spec.records import GroupStep, LockStep, Member
 
 
 def member(number: int, phase: int = 0) -> Member:
-    return Member(LockStep(number, phase), 1, None, 1)
+    return Member(LockStep(number, phase), 1, True, 1)
 
 
 def test_a_lock_step_is_complete_once_all_have_handed_it_in() -> None:

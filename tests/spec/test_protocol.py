@@ -8,7 +8,7 @@ from onbeat_spec.protocol import Agreement, Event, Front, GroupSettings, Rank, T
 
 TWO = GroupSettings(interval=2, sync=3)
 FRONT = Front((0, 1))
-PAUSED = protocol.pause(FRONT, "keep")[0]
+PAUSED = protocol.pause(FRONT, "keep", holds=False)[0]
 BUSY = Rank(read=4, agreed=3, left=2, phase=1, members=2)
 
 
@@ -183,9 +183,9 @@ def test_a_request_to_a_group_that_has_ended_is_refused_for_good() -> None:
 
 
 def test_pause_and_resume_are_idempotent() -> None:
-    assert protocol.pause(FRONT, "keep")[1] == ((0, Event(1, "pause")), (1, Event(1, "pause")))
-    assert protocol.pause(PAUSED, "keep") == (PAUSED, ())
-    assert protocol.pause(PAUSED, "abort")[1][0] == (0, Event(2, "pause", "abort"))
+    assert protocol.pause(FRONT, "keep", holds=False)[1] == ((0, Event(1, "pause")), (1, Event(1, "pause")))
+    assert protocol.pause(PAUSED, "keep", holds=False) == (PAUSED, ())
+    assert protocol.pause(PAUSED, "abort", holds=False)[1][0] == (0, Event(2, "pause", "abort"))
     assert protocol.resume(FRONT) == (FRONT, ())
     assert protocol.resume(PAUSED)[1] == ((0, Event(2, "resume")), (1, Event(2, "resume")))
 
@@ -197,8 +197,8 @@ def test_sleep_is_on_top_of_a_pause() -> None:
     assert (sleeping.sleeping, sent[0]) == (True, (0, Event(2, "sleep")))
     assert protocol.sleep(sleeping) == (sleeping, ())
     with pytest.raises(ProtocolMisuse, match="rouse it first"):
-        protocol.pause(sleeping, "wait")
-    assert protocol.pause(sleeping, "abort")[0].paused == "abort"
+        protocol.pause(sleeping, "wait", holds=False)
+    assert protocol.pause(sleeping, "abort", holds=False)[0].paused == "abort"
     assert protocol.rouse(PAUSED) == (PAUSED, ())
     roused, sent = protocol.rouse(sleeping)
     assert (roused.sleeping, roused.paused, sent[1]) == (False, "keep", (1, Event(3, "rouse")))
@@ -220,7 +220,7 @@ def test_a_dead_rank_ends_its_group_and_nothing_follows() -> None:
     front, sent = protocol.died(PAUSED, 1)
     assert (front.ended, sent) == ("rank 1 died", ((0, Event(2, "end")), (1, Event(2, "end"))))
     assert protocol.died(front, 0) == (front, ())
-    for call in (protocol.resume, protocol.sleep, lambda front: protocol.pause(front, "abort")):
+    for call in (protocol.resume, protocol.sleep, lambda front: protocol.pause(front, "abort", holds=False)):
         assert call(front) == (front, ())
     assert protocol.rouse(front._replace(sleeping=True))[1] == ()
     assert protocol.remove(front, 1) == (front, ())

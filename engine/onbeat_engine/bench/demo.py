@@ -265,7 +265,7 @@ async def _check(plan: DemoPlan, shown: Shown) -> None:
 
 def _equal(plan: DemoPlan, answers: Sequence[str]) -> int:
     """Count the answers that the model gives too as it is: dense, and on one rank."""
-    from onbeat_engine.llm import LLM  # noqa: PLC0415 - see `run`
+    from onbeat_engine import LLM  # noqa: PLC0415 - see `run`
 
     asked = [[{"role": "user", "content": question}] for question in plan.questions]
     with LLM(plan.model, num_gpu_blocks_override=256) as llm:

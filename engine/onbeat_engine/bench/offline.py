@@ -14,7 +14,7 @@ LATENCY_PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 
 class Generator(Protocol):
-    """What is measured: `onbeat_engine.llm.LLM`, or something like it."""
+    """What is measured: `onbeat_engine.LLM`, or something like it."""
 
     def generate(self, prompts: Any, sampling_params: Any, /, *, use_tqdm: bool) -> Sequence[Any]:
         """Return an output for each prompt."""
@@ -36,7 +36,7 @@ def engine(model: str | None, options: dict[str, Any]) -> Generator:
         OnbeatError: the engine cannot be imported, or the model not be loaded.
     """
     try:
-        made: Generator = import_module("onbeat_engine.llm").LLM(model, **options)  # only now: it loads torch
+        made: Generator = import_module("onbeat_engine").LLM(model, **options)  # only now: it loads torch
     except ModuleNotFoundError as error:
         raise OnbeatError(
             f"the engine needs the module {error.name!r}, which is not installed; pip install 'onbeat[engine]'"

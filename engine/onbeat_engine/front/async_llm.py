@@ -11,9 +11,11 @@ from functools import partial
 from onbeat_engine.front.client import Client
 from onbeat_engine.front.outputs import OutputKind, RequestState
 from onbeat_engine.front.preparing import Preparer
+from onbeat_engine.front.restarts import Restarts
 from onbeat_engine.front.streams import RequestStream
 from onbeat_engine.front.supervision import Processes, RankInfo
 from onbeat_engine.front.waits import Done
+from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import EngineDead
@@ -29,8 +31,6 @@ BUILD = "onbeat_engine.rank.build:build"
 """Builds a rank with a real model."""
 MOST_COMPILED = 1000
 """Grammars that are remembered as compiled."""
-RESTART_AFTER = (0.0, 1.0, 5.0)
-"""Seconds before each try to start ranks again; after the last one they are given up."""
 
 
 class AsyncLLM:
@@ -64,7 +64,7 @@ class AsyncLLM:
         self._slept = False
         """The pause is `sleep`'s own."""
         self._stopping = False
-        self._restarts: set[asyncio.Task[None]] = set()
+        self._restarts: Restarts
 
     @classmethod
     async def from_config(
@@ -80,7 +80,7 @@ class AsyncLLM:
 
         Args:
             config: what it is made of.
-            build: `module:function` that builds a rank (`onbeat_engine.rank.core.Build`).
+            build: `module:function` that builds a rank (`onbeat_engine.rank.parts.Build`).
             tokenizer: None: the model's.
             listen: where ranks that somebody else starts connect to; see `Processes`, likewise the next.
             local_ranks: ranks that are started here; None: all.
@@ -89,17 +89,15 @@ class AsyncLLM:
             ModelError: no tokenizer. ConfigError: it cannot listen there. EngineDead: a rank could not start.
         """
         if tokenizer is None:
-            from onbeat_engine.rank.build import load_tokenizer  # noqa: PLC0415 - it needs more than tests without a model do
-
-            tokenizer = load_tokenizer(config)
+            tokenizer = configured_tokenizer(config)
         engine = cls(config, tokenizer, build, listen, local_ranks)
         ready = await engine._processes.start()
-        engine.max_model_len = min(each.max_model_len for each in ready)
+        engine.max_model_len = min(rank.max_model_len for rank in ready)
         sizes = config.scheduler_config(
-            num_blocks=min(each.num_blocks for each in ready), max_model_len=engine.max_model_len
+            num_blocks=min(rank.num_blocks for rank in ready), max_model_len=engine.max_model_len
         )
         engine._preparer = Preparer(tokenizer, sizes.longest_request, ready[0].vocab_size)
-        coupled = any(each.coupled for each in ready)
+        coupled = any(rank.coupled for rank in ready)
         engine._ring.lock_step = coupled
         engine._client = Client(
             config.data_parallel_size,
@@ -108,6 +106,7 @@ class AsyncLLM:
             on_violation=config.on_violation,
             restarts=config.restart,
         )
+        engine._restarts = Restarts(engine._client, engine._processes, engine._started_again)
         return engine
 
     # --- Requests ----------------------------------------------------------------------------------------------------
@@ -358,9 +357,7 @@ class AsyncLLM:
             return
         self._stopping = True
         self.stop_admission()
-        for task in self._restarts:
-            task.cancel()
-        await asyncio.gather(*self._restarts, return_exceptions=True)
+        await self._restarts.stop()
         for states in tuple(self._open.values()):
             for state in tuple(states):
                 self._client.abort(state.unfinished_ids)
@@ -395,32 +392,13 @@ class AsyncLLM:
         self._recover(rank)
 
     def _recover(self, rank: int) -> None:
-        """Start a group again that has died, if that is wanted."""
-        group = self._client.group_of(rank)
-        if self.config.restart and not self._stopping and group not in self._client.recovering:
-            self._client.recovering.add(group)
-            task = asyncio.create_task(self._restart(group))
-            self._restarts.add(task)
-            task.add_done_callback(self._restarts.discard)
+        if self.config.restart and not self._stopping:
+            self._restarts.begin(self._client.group_of(rank))
 
-    async def _restart(self, group: int) -> None:
-        members = self._client.fronts[group].members
-        for wait in RESTART_AFTER:
-            await asyncio.sleep(wait)
-            try:
-                await self._processes.restart(members)
-            except OnbeatError as error:
-                log.error("ranks %s could not be started again: %s", members, error)
-            except Exception:  # as above, and whoever waits for it must not wait for ever
-                log.exception("ranks %s could not be started again", members)
-            else:
-                for rank in members:
-                    self._ring.forget(rank)
-                self._compiled.clear()
-                self._client.joined(group, self._processes.infos[members[0]].epoch)
-                log.warning("ranks %s were started again", members)
-                return
-        self._client.given_up(group)
+    def _started_again(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            self._ring.forget(rank)
+        self._compiled.clear()
 
     async def _complete(self, when: Callable[[Done], None]) -> None:
         """Wait for what `when` tells to be complete."""

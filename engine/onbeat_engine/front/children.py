@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-COMMAND = (sys.executable, "-m", "onbeat_engine.rank.process")
+COMMAND = (sys.executable, "-m", "onbeat_engine.rank")
 
 
 class Children:

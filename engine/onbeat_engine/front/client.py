@@ -12,7 +12,6 @@ import msgspec
 
 from onbeat_engine.front.group_watch import GroupWatch
 from onbeat_engine.front.waits import Done, Waits
-from onbeat_engine.rank.reporting import report_of
 from onbeat_engine.wire.config import OnViolation
 from onbeat_engine.wire.errors import EngineDead, TryLater
 from onbeat_engine.wire.messages import (
@@ -185,12 +184,14 @@ class Client:
         """
         self._not_meanwhile()
         for group in self._living():
-            front, sent = protocol.pause(self.fronts[group], mode)
-            self._publish(group, front._replace(holds=mode == "keep"), sent)
+            self._pause(group, mode)
         self.paused = mode
         if mode == "abort":
             for id in tuple(self._held):
                 self._unhold(id, Output(id=id, finish_reason="abort"))
+
+    def _pause(self, group: int, mode: PauseMode) -> None:
+        self._publish(group, *protocol.pause(self.fronts[group], mode, holds=mode == "keep"))
 
     def resume(self) -> None:
         """End a pause, and sleep; requests that were held go to their ranks."""
@@ -281,7 +282,7 @@ class Client:
                     self._reported(message.stats)
                 if message.lock_steps:
                     group = self._group_of[message.rank]
-                    self._judged(group, self.watches[group].told(message.rank, message.lock_steps))
+                    self._judged(group, self.watches[group].observe(message.rank, message.lock_steps))
             case Answer():
                 self._waits.answered(message)
             case Ended():
@@ -319,7 +320,7 @@ class Client:
     def joined(self, group: int, epoch: int) -> None:
         """A group that had died was started again; it is paused as the others are."""
         members = self.fronts[group].members
-        held = 0 if self.paused is None else sum(each.group == group for each in self._held.values())
+        held = 0 if self.paused is None else sum(request.group == group for request in self._held.values())
         self.fronts[group] = Front(members, held=held)
         for rank in members:
             self.gone.pop(rank, None)
@@ -329,8 +330,7 @@ class Client:
             self.watches[group] = GroupWatch(members, self._on_violation, self.watches[group].counts)
         self.recovering.discard(group)
         if self.paused is not None:
-            front, sent = protocol.pause(self.fronts[group], self.paused)
-            self._publish(group, front._replace(holds=self.paused == "keep"), sent)
+            self._pause(group, self.paused)
         else:
             self._hand_in()
         if self.sleeping:
@@ -377,7 +377,7 @@ class Client:
         if rank in self.gone:
             return
         self.stats[rank] = stats
-        self.fleet = balance.reported(self.fleet, rank, report_of(stats))
+        self.fleet = balance.reported(self.fleet, rank, stats.load)
         group = self._group_of[rank]
         self.fronts[group] = protocol.report(self.fronts[group], rank, stats.stopped)
 

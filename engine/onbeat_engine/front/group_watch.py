@@ -4,8 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from onbeat_engine.rank.monitoring import MOST_LOGGED
-from onbeat_engine.wire.config import OnViolation
+from onbeat_engine.wire.config import MOST_LOGGED, OnViolation
 from onbeat_spec.group_monitor import GroupMonitor, judge
 from onbeat_spec.records import GroupStep, Member
 
@@ -34,14 +33,14 @@ class GroupWatch:
         self._monitor = GroupMonitor(ranks)
         self._gone: set[int] = set()
 
-    def told(self, rank: int, members: Iterable[Member]) -> str:
-        """A rank tells what it did; return why the group is to stop, or nothing."""
+    def observe(self, rank: int, members: Iterable[Member]) -> str:
+        """Take what a rank did; return why the group is to stop, or nothing."""
         if rank in self._gone:
             return ""
         return self._judge(step for member in members for step in self._monitor.observe(rank, member))
 
     def gone(self, rank: int) -> str:
-        """A rank tells no more; return as `told` does."""
+        """A rank tells no more; return as `observe` does."""
         if rank in self._gone:
             return ""
         self._gone.add(rank)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from onbeat_engine.front.preparing import Prepared
-from onbeat_engine.runner.executor import TokenLogprobs
 from onbeat_engine.text.detokenizer import Detokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
-from onbeat_engine.wire.messages import Output
+from onbeat_engine.wire.messages import Output, TokenLogprobs
 
 OutputKind = Literal["cumulative", "delta", "final"]
 """All so far in every output; only what is new; or one output at the end."""
@@ -192,9 +191,9 @@ class RequestState:
             self.first_token_time = time.monotonic()
         self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
         if output.tokens and self._prompt_logprobs is None and self.prepared.params.prompt_logprobs is not None:
-            told = output.prompt_logprobs
-            if told is not None or len(self.prepared.prompt_token_ids) == 1:
-                self._prompt_logprobs = [None, *(by_token(each, self._tokenizer) for each in told or ())]
+            logprobs = output.prompt_logprobs
+            if logprobs is not None or len(self.prepared.prompt_token_ids) == 1:
+                self._prompt_logprobs = [None, *(by_token(each, self._tokenizer) for each in logprobs or ())]
         stopped = self.choices[self._index[output.id]].push(output)
         if self.finished and not self.finished_time:
             self.finished_time = time.monotonic()
@@ -227,12 +226,12 @@ class RequestState:
         )
 
 
-def by_token(told: TokenLogprobs, tokenizer: Tokenizer) -> Logprobs:
+def by_token(logprobs: TokenLogprobs, tokenizer: Tokenizer) -> Logprobs:
     """Return the log probabilities at one position by token: the one that is there, then the most likely ones."""
-    found = {told.token: Logprob(told.logprob, told.rank, tokenizer.token_text(told.token))}
-    for rank, (token, logprob) in enumerate(zip(told.top_tokens, told.top_logprobs, strict=True), 1):
-        found.setdefault(token, Logprob(logprob, rank, tokenizer.token_text(token)))
-    return found
+    table = {logprobs.token: Logprob(logprobs.logprob, logprobs.rank, tokenizer.token_text(logprobs.token))}
+    for rank, (token, logprob) in enumerate(zip(logprobs.top_tokens, logprobs.top_logprobs, strict=True), 1):
+        table.setdefault(token, Logprob(logprob, rank, tokenizer.token_text(token)))
+    return table
 
 
 def _reason(text: str) -> FinishReason:

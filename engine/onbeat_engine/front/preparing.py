@@ -1,22 +1,19 @@
-"""From what a caller gives to what a rank is sent; what can never be served is refused here."""
+"""Turns what a caller gives into what a rank is sent; what can never be served is refused here."""
 
 import itertools
 import operator
 import random
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from onbeat_engine.front.param_checks import check_ids, check_prompt_ids
+from onbeat_engine.text.grammars import Grammars
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.errors import BadRequest
 from onbeat_engine.wire.messages import NewRequest
 from onbeat_engine.wire.params import SamplingParams, StructuredOutput
-
-if TYPE_CHECKING:
-    from onbeat_engine.runner.sampling.structured import Grammars
 
 
 class Prepared(NamedTuple):
@@ -44,8 +41,7 @@ class Preparer:
         self.longest = longest
         self.vocab_size = tokenizer.vocab_size if vocab_size is None else vocab_size
         self._serial: Iterator[int] = itertools.count(1)
-        self._grammars: Grammars | None = None
-        self._lock = threading.Lock()
+        self._grammars = Grammars(lambda: tokenizer, self.vocab_size)
 
     def prepare(
         self, prompt: str | Sequence[int], params: SamplingParams, priority: int = 0, cache_salt: str = ""
@@ -74,8 +70,8 @@ class Preparer:
         for child in range(params.n):
             own = params
             if params.n > 1:
-                told = params.prompt_logprobs if child == 0 else None
-                own = msgspec.structs.replace(params, n=1, seed=_seed(seed + child), prompt_logprobs=told)
+                prompt_logprobs = params.prompt_logprobs if child == 0 else None
+                own = msgspec.structs.replace(params, n=1, seed=_seed(seed + child), prompt_logprobs=prompt_logprobs)
             id = f"r{number}" if params.n == 1 else f"r{number}.{child}"
             requests.append(
                 NewRequest(
@@ -116,11 +112,6 @@ class Preparer:
             BadRequest: the schema is none, or structured output is not installed.
         """
         self.key_of(structured)
-        with self._lock:
-            if self._grammars is None:
-                from onbeat_engine.runner.sampling.structured import Grammars  # noqa: PLC0415 - torch, only where it is needed
-
-                self._grammars = Grammars(lambda: self.tokenizer, self.vocab_size)
         self._grammars.check(structured)
 
 

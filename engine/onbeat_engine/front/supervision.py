@@ -4,22 +4,19 @@ import asyncio
 import dataclasses
 import logging
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import zmq
-import zmq.asyncio
 
+from onbeat_engine.front.channels import Channels
 from onbeat_engine.front.children import Children
-from onbeat_engine.parallel.place import free_port
-from onbeat_engine.rank.process import HEARTBEAT, PING, FromRankMessage, RankSpec, Unwanted, identity
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import EngineDead
-from onbeat_engine.wire.messages import Alive, Ended, FromRank, Hello, Ping, Ready, Shutdown, ToRank
+from onbeat_engine.wire.handshake import HEARTBEAT, PING, RankSpec, Unwanted, identity
+from onbeat_engine.wire.messages import Alive, Ended, FromRank, FromRankMessage, Hello, Ping, Ready, Shutdown, ToRank
+from onbeat_engine.wire.ports import free_port
 from onbeat_spec.errors import ConfigError
 
 log = logging.getLogger("onbeat.processes")
@@ -30,8 +27,6 @@ HANGS_AFTER = 2.0
 """A rank that has told nothing for so many times `collective_timeout` hangs, and is killed; see `heart`."""
 LEAST_PATIENCE = 4 * HEARTBEAT
 """Seconds that a rank may be silent at least: one that is idle, or works, may take two heartbeats to be heard."""
-LONGEST_FOLDER = 70
-"""The path of a socket has at most 107 characters."""
 
 
 @dataclass(slots=True)
@@ -90,10 +85,7 @@ class Processes:
         self._started = config
         """The configuration that ranks are given: with the port where they meet."""
         self._name = os.urandom(4).hex()
-        self._folder = ""
-        self._address = ""
-        self._context: zmq.asyncio.Context | None = None
-        self._socket: zmq.asyncio.Socket | None = None
+        self._channels = Channels(self._take, listen)
         self._children = Children()
         self._ready: dict[int, Ready] = {}
         self._up: dict[int, float] = {}
@@ -105,7 +97,6 @@ class Processes:
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(FromRankMessage)
 
     async def start(self) -> list[Ready]:
         """Start all ranks, and wait until they have loaded the model.
@@ -113,18 +104,9 @@ class Processes:
         Raises:
             EngineDead: one could not start; none is left running. ConfigError: nobody can connect to `listen`.
         """
-        roomy = len(tempfile.gettempdir()) <= LONGEST_FOLDER
-        self._folder = tempfile.mkdtemp(prefix="onbeat-", dir=None if roomy else "/tmp")
-        self._address = f"ipc://{self._folder}/ranks"
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # nothing may be lost: a gap in the log ends a group
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.bind(self._address)
         try:
-            if self.listen is not None:
-                self._bind(self._socket, self.listen)
-            self._tasks = [asyncio.create_task(self._read(self._socket)), asyncio.create_task(self._watch())]
+            self._channels.open()
+            self._tasks = [asyncio.create_task(self._channels.read()), asyncio.create_task(self._watch())]
             return await self._launch(range(len(self.infos)))
         except BaseException:
             await self.stop(0.0)
@@ -147,8 +129,7 @@ class Processes:
 
     def send(self, rank: int, message: ToRank) -> None:
         """Send a message to a rank; messages to one rank keep their order."""
-        if self._socket is not None:
-            self._put(identity(rank, self._group(rank)), self._encoder.encode(message))
+        self._channels.send(identity(rank, self._group(rank)), self._encoder.encode(message))
 
     async def stop(self, timeout: float) -> None:
         """End all ranks: ask, and after `timeout` seconds kill. Nothing of them is left."""
@@ -164,11 +145,7 @@ class Processes:
         await self._end(range(len(self.infos)))
         for info in self.infos:
             self._gone(info.rank, "the engine was shut down")
-        if self._socket is not None and self._context is not None:
-            self._socket.close(linger=0 if self.listen is None else 1000)
-            self._context.term()
-            self._socket = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._channels.close()
 
     # --- Starting and ending -----------------------------------------------------------------------------------------
 
@@ -179,7 +156,7 @@ class Processes:
             if rank < self.local_ranks:
                 self.infos[rank].pid = self._children.start(rank, self._spec(rank))
             elif rank in self._callers:
-                self._put(self._callers.pop(rank), self._spec(rank))
+                self._channels.send(self._callers.pop(rank), self._spec(rank))
         self._awaited.update(ranks)
         if elsewhere := [rank for rank in ranks if rank >= self.local_ranks]:
             log.info("waiting for ranks %s, started elsewhere with --connect %s", elsewhere, self.listen)
@@ -207,14 +184,8 @@ class Processes:
                 ) from None
             self._started = dataclasses.replace(self.config, data_parallel_port=port)
 
-    def _bind(self, socket: zmq.asyncio.Socket, address: str) -> None:
-        try:
-            socket.bind(address)
-        except zmq.ZMQError as error:
-            raise ConfigError(f"cannot listen for ranks at {address}: {error}") from None
-
     def _spec(self, rank: int) -> bytes:
-        address = self._address if rank < self.local_ranks else ""
+        address = self._channels.address if rank < self.local_ranks else ""
         epoch = self.infos[rank].epoch
         spec = RankSpec(
             config=self._started,
@@ -236,20 +207,6 @@ class Processes:
         await self._children.end(ranks)
 
     # --- Messages, and the lack of them ------------------------------------------------------------------------------
-
-    def _put(self, to: bytes, payload: bytes) -> None:
-        assert self._socket is not None
-        sent = asyncio.ensure_future(self._socket.send_multipart([to, payload]))
-        sent.add_done_callback(lambda future: future.cancelled() or future.exception())  # `_watch` sees a dead rank
-
-    async def _read(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            sender, payload = await socket.recv_multipart()
-            try:
-                self._take(sender, self._decoder.decode(payload))
-            except Exception:  # one bad message must not stop the others
-                log.exception("a message of rank %s could not be handled", sender)
-            await asyncio.sleep(0)  # what is there at once is no pause, and those who read outputs need one
 
     def _take(self, sender: bytes, message: FromRankMessage) -> None:
         rank = message.rank
@@ -279,9 +236,9 @@ class Processes:
             here = f", of which 0 to {self.local_ranks - 1} are started by the front end" if self.local_ranks else ""
             why = f"RANK is {rank}; there are {len(self.infos)} ranks, from 0 on{here}"
             log.warning("a process asked to be a rank: %s", why)
-            self._put(sender, msgspec.json.encode(Unwanted(why)))
+            self._channels.send(sender, msgspec.json.encode(Unwanted(why)))
         elif rank in self._awaited:
-            self._put(sender, self._spec(rank))
+            self._channels.send(sender, self._spec(rank))
         else:
             self._callers[rank] = sender
             self._lost(rank, "another process has come in its place")

@@ -8,9 +8,9 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import psutil
 import torch
 
 from onbeat_engine.parallel.memory import Memory
@@ -192,24 +192,22 @@ def _alive(peer: dict[str, Any]) -> bool:
     if peer["machine"] != machine():
         return True
     try:
-        os.kill(peer["pid"], 0)
-        state = Path(f"/proc/{peer['pid']}/stat").read_text().rpartition(")")[2].split()[0]
-    except ProcessLookupError:
+        return psutil.Process(peer["pid"]).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    except OSError:  # another user's, or a system without /proc
+    except psutil.AccessDenied:  # another user's
         return True
-    return state not in "ZX"
 
 
 @contextlib.contextmanager
 def _gloo_interface(host: str) -> Iterator[None]:
     """Make gloo use the interface that leads to where the group meets; else it picks one by this machine's name."""
     name = "GLOO_SOCKET_IFNAME"
-    found = interface_towards(host) if name not in os.environ else None
-    if found is None:
+    interface = interface_towards(host) if name not in os.environ else None
+    if interface is None:
         yield
         return
-    os.environ[name] = found
+    os.environ[name] = interface
     try:
         yield
     finally:

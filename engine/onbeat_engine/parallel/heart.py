@@ -4,10 +4,11 @@ A thread that merely runs would speak for a loop that is deadlocked. So a sign i
 processor time, and for one turn not for ever. That is for steps on a CPU: a thread that waits for a GPU may spin.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable
+
+import psutil
 
 WORKS = 0.01
 """A process that takes less than this share of one processor does nothing."""
@@ -15,7 +16,6 @@ LONGEST = 20.0
 """A step that takes so many times `collective_timeout` hangs, whatever it does."""
 BEAT = 0.5
 """Seconds between two looks."""
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 NEVER = -1e9
 """Before every time of `time.monotonic`."""
@@ -66,8 +66,7 @@ class Heart:
 def processor_seconds(pid: int) -> float | None:
     """Return the processor time that another process of this machine has taken; None: it cannot be told."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-    except (OSError, IndexError, ValueError):
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
         return None
+    return float(times.user + times.system)

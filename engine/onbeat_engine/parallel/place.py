@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from onbeat_engine.wire.errors import EngineDead
+from onbeat_engine.wire.ports import LOOPBACK
 from onbeat_spec.errors import ConfigError
 from onbeat_spec.protocol import GroupSettings, common
 
 Shared = Mapping[str, str | int | float | list[int] | None]
 """What must be the same on every rank, by name."""
 
-LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 """Asks Linux for the address of an interface."""
 
@@ -66,18 +66,6 @@ class GroupPlace:
             raise ConfigError(f"RANK, WORLD_SIZE and MASTER_PORT must be numbers: {error}") from error
         elsewhere = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         return cls(rank, size, environment["MASTER_ADDR"], port, attempt, store_elsewhere=elsewhere)
-
-
-def listen(host: str = LOOPBACK) -> socket.socket:
-    """Return a socket that listens at a free port: for rank 0, so that nobody else can take the port meanwhile."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, 0), family=family, backlog=128)
-
-
-def free_port(host: str = LOOPBACK) -> int:
-    """Return a port that is free now: for a group whose rank 0 will keep the store there in a moment."""
-    with listen(host) as server:
-        return int(server.getsockname()[1])
 
 
 def machine() -> str:

@@ -1,29 +1,16 @@
 """A rank with a real model. What needs torch is imported when a rank is built, in the rank's own process."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onbeat_engine.parallel.exchange import Alone, Exchange
-from onbeat_engine.rank.core import Built
-from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.rank.parts import Built
+from onbeat_engine.text.grammars import Grammars
+from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.wire.config import EngineConfig
 
 if TYPE_CHECKING:
     from onbeat_engine.runner.companions import Companions
-
-
-def load_tokenizer(config: EngineConfig) -> Tokenizer:
-    """Return the tokenizer that the configuration names, or the model's own.
-
-    Raises:
-        ModelError: there is none.
-    """
-    from onbeat_engine.files.find import find  # noqa: PLC0415 - see above
-
-    if config.tokenizer is not None and (Path(config.tokenizer).expanduser() / "tokenizer.json").is_file():
-        return Tokenizer.load(Path(config.tokenizer).expanduser())  # with or without a model beside it
-    return Tokenizer.load(find(config.tokenizer or config.model).path)
 
 
 def build(config: EngineConfig, rank: int) -> Built:
@@ -42,7 +29,6 @@ def build(config: EngineConfig, rank: int) -> Built:
     from onbeat_engine.runner.model_runner import ModelRunner, choose_device  # noqa: PLC0415 - see above
     from onbeat_engine.runner.models.load import load_model, open_model  # noqa: PLC0415 - see above
     from onbeat_engine.runner.sampling.sampler import Sampler  # noqa: PLC0415 - see above
-    from onbeat_engine.runner.sampling.structured import Grammars  # noqa: PLC0415 - see above
 
     device = choose_device(config.device)
     if device.type == "cuda" and config.data_parallel_size > 1:
@@ -57,7 +43,7 @@ def build(config: EngineConfig, rank: int) -> Built:
         model = load_model(config, device=device, opened=opened)
     del opened  # what maps the file is not kept beside the model
     vocab_size = model.config.vocab_size
-    grammars = Grammars(lambda: load_tokenizer(config), vocab_size)
+    grammars = Grammars(lambda: configured_tokenizer(config), vocab_size)
     sampler = Sampler(vocab_size, device, config.max_num_seqs, grammars=grammars)
     runner = ModelRunner(model, config, sampler, companions=companions)
     return Built(

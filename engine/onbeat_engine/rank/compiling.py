@@ -1,4 +1,4 @@
-"""Grammars are compiled by a thread of the rank, before the requests come that need them: no step waits for one."""
+"""Compiles grammars in a thread of the rank, before the requests come that need them: no step waits for one."""
 
 import logging
 import threading

@@ -9,15 +9,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from onbeat_engine.parallel.exchange import Alone, Exchange
-from onbeat_engine.rank.compiling import CompileGrammar, Compiling
+from onbeat_engine.rank.compiling import Compiling
 from onbeat_engine.rank.group_turns import GroupTurns
 from onbeat_engine.rank.monitoring import RankMonitor
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.rank.reporting import Reporter
-from onbeat_engine.runner.executor import BatchRow, EngineRequest, Executor, Pending, StepOutputs
+from onbeat_engine.runner.executor import BatchRow, EngineRequest, Pending, StepOutputs
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.lane_tracker import LaneTracker
 from onbeat_engine.wire.messages import (
@@ -36,6 +35,7 @@ from onbeat_reference.recorder import RecorderMixin
 from onbeat_reference.request import FinishReason
 from onbeat_reference.scheduler import Scheduler
 from onbeat_reference.trace_writer import TraceOptions
+from onbeat_spec import protocol
 from onbeat_spec.cadence import clock_for
 from onbeat_spec.errors import OnbeatError, RequestRefused
 from onbeat_spec.protocol import (
@@ -46,7 +46,6 @@ from onbeat_spec.protocol import (
     after_step,
     before_step,
     lost,
-    may_run,
     read,
 )
 from onbeat_spec.records import LockStep, Step
@@ -58,21 +57,6 @@ class RecordedScheduler(RecorderMixin, Scheduler):
     """The reference's scheduler; it writes a trace if told where."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """What a rank is made of beside its configuration."""
-
-    executor: Executor
-    num_blocks: int
-    max_model_len: int
-    exchange: Exchange = field(default_factory=Alone)
-    vocab_size: int | None = None
-    """Of the model; None: as the tokenizer's."""
-    compile_grammar: CompileGrammar | None = None
-    on_cpu: bool = True
-    """Its steps take this process's own time; if one takes none, it hangs."""
-
-
 def trace_options(config: EngineConfig) -> TraceOptions | None:
     """Return where the trace goes; the environment variables ONBEAT_TRACE_... count, the configured folder before.
 
@@ -81,10 +65,6 @@ def trace_options(config: EngineConfig) -> TraceOptions | None:
     """
     folder = {"ONBEAT_TRACE_DIR": config.trace_dir} if config.trace_dir else {}
     return TraceOptions.from_environment({**os.environ, **folder})
-
-
-Build = Callable[[EngineConfig, int], Built]
-"""Builds a rank by its number; called in the rank's own process."""
 
 
 class StepInFlight(NamedTuple):
@@ -131,8 +111,8 @@ class EngineCore:
         self.coupled = built.exchange.size > 1
         self._turns: GroupTurns | None = None
         if self.coupled:
-            told = self.reporter if config.monitor else None
-            self._turns = GroupTurns(self.scheduler, self.scheduler.recorder, told)
+            reporter = self.reporter if config.monitor else None
+            self._turns = GroupTurns(self.scheduler, self.scheduler.recorder, reporter)
         self._clock = clock_for(config.prefill_schedule_interval, 1)  # a coupled rank has the protocol's phase instead
         self._depth = self.scheduler.config.async_depth
         self._structured: set[str] = set()
@@ -222,7 +202,7 @@ class EngineCore:
 
     def _follow(self) -> None:
         """Do what the protocol's state says: pause or go on, sleep or wake up."""
-        paused = None if may_run(self.state, True) else "all"
+        paused = None if protocol.may_run(self.state, True) else "all"
         if paused != self.scheduler.paused:
             if paused:
                 self.scheduler.pause("all")
@@ -249,12 +229,17 @@ class EngineCore:
         """Whether a request has not ended, be it blocked or not."""
         return self.scheduler.has_unfinished_requests()
 
+    @property
+    def may_run(self) -> bool:
+        """Whether it has work that the protocol lets run."""
+        return protocol.may_run(self.state, self.has_work)
+
     def turn(self) -> bool:
         """Take the next turn; False: there is none until a message comes."""
         return self._guarded(self._turn)
 
     def _turn(self) -> bool:
-        if not may_run(self.state, self.has_work):
+        if not self.may_run:
             self._drain()
         turn = before_step(self.state, self.has_work, self.settings)
         if turn.kind == "idle":
@@ -271,7 +256,7 @@ class EngineCore:
             self._step(turn)
         self.state = after_step(self.state, self.settings, agreement)
         if turn.vote is not None and self._turns is not None:
-            self._idle(*self._turns.took_part(turn, last=self.state.read == self.state.agreed))
+            self._idle(*self._turns.took_part(turn, last=self.state.read == self.state.agreed, may_run=self.may_run))
         if self.state.ended:
             self._end(self.state.ended, expected=True)
         else:
@@ -286,7 +271,7 @@ class EngineCore:
         saturated = self.scheduler.saturated
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
-        lock = None if self._turns is None else self._turns.stepped(turn, step)
+        lock = None if self._turns is None else self._turns.stepped(turn, step, may_run=self.may_run)
         self._lanes.scheduled(step, lock, saturated=saturated, time=time.monotonic())
         pending: Pending | None = None
         if rows:
@@ -319,9 +304,9 @@ class EngineCore:
         if self._turns is not None:
             self.executor.dummy()
             self.reporter.dummies += 1
-            self._idle(*self._turns.took_part(turn, last=False))
+            self._idle(*self._turns.took_part(turn, last=False, may_run=self.may_run))
             if self.monitor is not None:
-                self.monitor.took_part(may_run=may_run(self.state, self.has_work))
+                self.monitor.took_part(may_run=self.may_run)
 
     def _idle(self, lock: LockStep, took: float) -> None:
         self.reporter.lane_steps.append(self._lanes.idle(lock, time=time.monotonic(), took=took))

@@ -34,19 +34,23 @@ class GroupTurns:
         if self._recorder is not None:
             self._recorder.lock = self._lock(turn)
 
-    def stepped(self, turn: Turn, step: Step) -> LockStep:
-        """It was scheduled; return which turn it is."""
+    def stepped(self, turn: Turn, step: Step, *, may_run: bool) -> LockStep:
+        """It was scheduled; return which turn it is.
+
+        Args:
+            may_run: `protocol.may_run`, likewise below.
+        """
         lock = self._lock(turn)
-        self._tell(lock, sum(step.scheduled.values()))
+        self._tell(lock, sum(step.scheduled.values()), may_run)
         self._number += 1
         return lock
 
-    def took_part(self, turn: Turn, *, last: bool) -> tuple[LockStep, float]:
+    def took_part(self, turn: Turn, *, last: bool, may_run: bool) -> tuple[LockStep, float]:
         """This turn went without the scheduler: an exchange, or a dummy; return which it is, and its seconds."""
         lock, took = self._lock(turn, last), time.monotonic() - self._began
         if self._recorder is not None:
             self._recorder.took_part(lock, took)
-        self._tell(lock, 0, dummy=turn.kind == "dummy")
+        self._tell(lock, 0, may_run, dummy=turn.kind == "dummy")
         self._number += 1
         return lock, took
 
@@ -54,8 +58,7 @@ class GroupTurns:
         # An exchange has no phase: nothing is scheduled in it.
         return LockStep(self._number, None if turn.vote is not None else turn.phase, collectives(turn, 0), last)
 
-    def _tell(self, lock: LockStep, tokens: int, *, dummy: bool = False) -> None:
+    def _tell(self, lock: LockStep, tokens: int, may_run: bool, *, dummy: bool = False) -> None:
         if self._reporter is not None:
-            scheduler = self._scheduler
-            member = Member(lock, tokens, scheduler.paused, len(scheduler.requests), dummy)
+            member = Member(lock, tokens, may_run, len(self._scheduler.requests), dummy)
             self._reporter.lock_steps.append(member)

@@ -4,23 +4,16 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 
-from onbeat_engine.wire.config import OnViolation
+from onbeat_engine.wire.config import MOST_LOGGED, OnViolation
 from onbeat_reference.lifecycle import Lifecycle, Outputs
 from onbeat_reference.request import Request
 from onbeat_reference.watch import Watch
-from onbeat_spec.errors import OnbeatError
+from onbeat_spec.errors import InvariantViolated
 from onbeat_spec.records import Step
 from onbeat_spec.trace import StepRecord
 from onbeat_spec.trace_write import line
 
 log = logging.getLogger("onbeat.monitor")
-
-MOST_LOGGED = 10
-"""Violations of one invariant that are logged; all are counted."""
-
-
-class InvariantViolated(OnbeatError):
-    """An invariant does not hold, and the engine is to stop then."""
 
 
 class RankMonitor:
@@ -69,11 +62,11 @@ class RankMonitor:
             self._watch.monitor.released(request.id)
 
     def _judge(self) -> None:
-        found = self._watch.violations
-        if not found:
+        violations = self._watch.violations
+        if not violations:
             return
         record = self._record()
-        for violation in found:
+        for violation in violations:
             self.counts[violation.invariant] += 1
             if self.counts[violation.invariant] <= MOST_LOGGED:
                 log.error(
@@ -84,8 +77,8 @@ class RankMonitor:
                     violation.message,
                     record,
                 )
-        first = found[0]
-        found.clear()
+        first = violations[0]
+        violations.clear()
         if self.on_violation == "stop":
             raise InvariantViolated(f"step {first.step} violates {first.invariant}: {first.message}")
 

@@ -1,4 +1,4 @@
-"""The process of one rank: `python -m onbeat_engine.rank.process`.
+"""The process of one rank: `python -m onbeat_engine.rank`.
 
 A child of the front end is told what to do by one line of JSON on its standard input. That stays open as long as the
 front end lives: its end, for whatever reason, is the end of the rank too.
@@ -10,7 +10,6 @@ the environment variable RANK, and it asks the front end there for everything el
 import argparse
 import atexit
 import contextlib
-import importlib
 import logging
 import os
 import shutil
@@ -22,170 +21,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import zmq
 
 from onbeat_engine.parallel.heart import Heart
-from onbeat_engine.rank.core import Build, EngineCore
-from onbeat_engine.wire.config import EngineConfig
-from onbeat_engine.wire.errors import EngineDead
-from onbeat_engine.wire.messages import (
-    Abort,
-    Alive,
-    Answer,
-    Compile,
-    Ended,
-    FromRank,
-    Hello,
-    LogEntry,
-    Ping,
-    RankOutputs,
-    Ready,
-    ResetPrefixCache,
-    Shutdown,
-)
-from onbeat_spec.errors import ConfigError, OnbeatError
+from onbeat_engine.rank.channel import Channel
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import resolve
+from onbeat_engine.wire.handshake import HEARTBEAT, RankSpec, identity
+from onbeat_engine.wire.messages import Ended, Ready, Shutdown
+from onbeat_spec.errors import OnbeatError
 
 log = logging.getLogger("onbeat.process")
 
-HEARTBEAT = 0.5
-"""Seconds after which a rank that has nothing to tell says that it lives."""
-
 POLL = 0.01
 """Seconds between two looks at what is being compiled, while there is nothing else to do."""
-PING = 1.0
-"""Seconds between two signs of life of the front end."""
-ANSWER = 600
-"""Seconds that such a rank waits for the front end to start."""
 ALONE = 15.0
 """A rank that somebody else has started ends when it has not heard of the front end for so many seconds."""
-
-ToRankMessage = LogEntry | Abort | ResetPrefixCache | Compile | Ping | Shutdown
-FromRankMessage = Hello | Ready | RankOutputs | Alive | Answer | Ended
-
-
-class Unwanted(msgspec.Struct, frozen=True, tag=True):
-    """What a process is told that is no rank of this deployment, or not one that is started elsewhere."""
-
-    why: str
-
-
-class RankSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What the process of a rank is told."""
-
-    config: EngineConfig
-    rank: int
-    epoch: int = 0
-    """How often this rank was started again."""
-    group: str = ""
-    """Names the deployment and this start in it: of a group, the same on all its ranks."""
-    address: str
-    """Where the front end listens, as ZeroMQ writes it; empty: where the rank has asked."""
-    build: str
-    """`module:function`, see `onbeat_engine.rank.core.Build`."""
-
-
-def identity(rank: int, group: str) -> bytes:
-    """Return the name of a rank's channel.
-
-    What is sent to one that died never reaches its successor, and a front end that comes after another one does not
-    speak to the ranks of that: they have to miss it.
-    """
-    return f"{rank}.{group}".encode()
-
-
-def resolve(name: str) -> Build:
-    """Return the function that a `module:function` names.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    module, _, function = name.partition(":")
-    try:
-        found: Build = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{name!r} names no function that builds a rank: {error}") from None
-    return found
-
-
-class Channel:
-    """A rank's connection to the front end.
-
-    Args:
-        address: where that listens.
-        name: by which it knows this channel; None: any.
-
-    Raises:
-        ConfigError: nobody can listen there.
-    """
-
-    def __init__(self, address: str, name: bytes | None) -> None:
-        self._address = address
-        self._beside: zmq.Socket[bytes] | None = None
-        self._context = zmq.Context(1)
-        self._socket = self._context.socket(zmq.DEALER)
-        if name is not None:
-            self._socket.setsockopt(zmq.IDENTITY, name)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # nothing may be lost, and nobody blocked
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        try:
-            self._socket.connect(address)
-        except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise ConfigError(f"cannot connect to the front end: {error}; give tcp://host:port") from None
-        self._encoder, self._encoder_beside = msgspec.msgpack.Encoder(), msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(ToRankMessage)
-        self._told = self.heard = time.monotonic()
-
-    def ask(self, rank: int) -> "RankSpec":
-        """Ask the front end, which may come later, what this rank is to do.
-
-        Raises:
-            EngineDead: there is none. ConfigError: it does not want this rank.
-        """
-        self.send(Hello(rank=rank))
-        if not self._socket.poll(ANSWER * 1000):
-            raise EngineDead(f"no front end has answered rank {rank} within {ANSWER} s")
-        answer = msgspec.json.decode(self._socket.recv(), type=RankSpec | Unwanted)
-        if isinstance(answer, Unwanted):
-            raise ConfigError(answer.why)
-        return answer
-
-    def send(self, message: FromRank) -> None:
-        """Send a message to the front end."""
-        self._socket.send(self._encoder.encode(message))
-        self._told = time.monotonic()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until a message is there, but not for longer than this."""
-        self._socket.poll(int(seconds * 1000))
-
-    def receive(self) -> ToRankMessage | None:
-        """Return the next message, if one is there."""
-        try:
-            message = self._decoder.decode(self._socket.recv(zmq.NOBLOCK))
-        except zmq.Again:
-            return None
-        self.heard = time.monotonic()
-        return message
-
-    def beat(self, rank: int) -> None:
-        """Say that the rank lives, if it has told nothing for a while."""
-        if time.monotonic() - self._told >= HEARTBEAT:
-            self.send(RankOutputs(rank=rank))
-
-    def beat_beside(self, rank: int, epoch: int) -> None:
-        """Say so from another thread, always the same one: through a socket of its own, since none serves two."""
-        if self._beside is None:
-            self._beside = self._context.socket(zmq.DEALER)
-            self._beside.connect(self._address)
-        self._beside.send(self._encoder_beside.encode(Alive(rank=rank, epoch=epoch)))
-
-    def close(self) -> None:
-        """Send what is to be sent, and close."""
-        if self._beside is not None:
-            self._beside.close(linger=0)
-        self._socket.close(linger=2000)
-        self._context.term()
 
 
 def serve(spec: RankSpec, channel: Channel, *, child: bool = True) -> int:
@@ -257,8 +107,8 @@ def _loop(core: EngineCore, channel: Channel, child: bool, heart: Heart | None) 
             core.shut_down("the front end is gone")
             core.failed = True  # whoever started it may want to start it again
         busy = core.turn()
-        for each in core.take(idle=not busy):
-            channel.send(each)
+        for report in core.take(idle=not busy):
+            channel.send(report)
         if heart is not None:
             heart.turn_ended()
         channel.beat(core.rank)
@@ -284,7 +134,7 @@ def _end_with_parent(address: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a rank."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    parser = argparse.ArgumentParser(prog="python -m onbeat_engine.rank.process", description="One rank of an engine.")
+    parser = argparse.ArgumentParser(prog="python -m onbeat_engine.rank", description="One rank of an engine.")
     parser.add_argument("--connect", metavar="ADDRESS", help="where the front end listens, such as tcp://host:port")
     address = parser.parse_args(arguments).connect
     # It keeps code for every shape of matrix, and each step has another one; the shapes of one step fit into this.
@@ -292,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's, which then ends us in order
     if address is None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # likewise: service managers send it to all processes
-        spec = _told()
+        spec = _read_spec()
         if spec is None:
             return 1
         _end_with_parent(spec.address)
@@ -311,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return serve(spec, Channel(address, identity(rank, spec.group)), child=False)
 
 
-def _told() -> RankSpec | None:
+def _read_spec() -> RankSpec | None:
     """Read what the front end has to say; None: it is gone."""
     line = b""
     while not line.endswith(b"\n"):
@@ -341,7 +191,3 @@ def run() -> None:
     atexit.register(end)  # the first to be registered is called last
     code.append(main())
     sys.exit(code[0])
-
-
-if __name__ == "__main__":
-    run()

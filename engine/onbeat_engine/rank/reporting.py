@@ -3,25 +3,18 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs, TokenLogprobs
+from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs
 from onbeat_engine.wire.lane_steps import LaneStep
-from onbeat_engine.wire.messages import NewRequest, Output, RankOutputs, RankStats
+from onbeat_engine.wire.messages import NewRequest, Output, RankOutputs, RankStats, TokenLogprobs
 from onbeat_reference import lifecycle
 from onbeat_reference.lifecycle import Lifecycle
 from onbeat_reference.request import FinishReason, Request
-from onbeat_spec.balance import LoadReport, publishes
+from onbeat_spec.balance import publishes
 from onbeat_spec.protocol import Rank
 from onbeat_spec.records import Member, Step
 
 MOST_UNTOLD = 16
 """Turns that wait for a message to ride along with."""
-
-
-def report_of(stats: RankStats) -> LoadReport:
-    """Return what the load balancer reads of a rank's stats."""
-    return LoadReport(
-        stats.epoch, stats.number, stats.waiting, stats.running, stats.tokens, stats.read, stats.read_tokens
-    )
 
 
 class Reporter:
@@ -144,10 +137,10 @@ class Reporter:
             idle: no turn follows.
         """
         stats = self._stats(state)
-        told, last = bool(self._outputs), self._last
-        changed = publishes(report_of(last), report_of(stats)) or _gauges(stats) != _gauges(last)
+        last = self._last
+        changed = publishes(last.load, stats.load) or _gauges(stats) != _gauges(last)
         untold = max(len(self.lock_steps), len(self.lane_steps))
-        if not told and not changed and untold < (1 if idle else MOST_UNTOLD):
+        if not self._outputs and not changed and untold < (1 if idle else MOST_UNTOLD):
             return None
         outputs, self._outputs, self._last = self._outputs, [], stats
         lock_steps, self.lock_steps = self.lock_steps, []

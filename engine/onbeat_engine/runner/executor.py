@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-import msgspec
-
+from onbeat_engine.wire.messages import TokenLogprobs
 from onbeat_engine.wire.params import SamplingParams
 from onbeat_reference.request import Request
 
@@ -55,17 +54,6 @@ class BatchRow(NamedTuple):
     samples: bool
     """The last token is the last known one: its logits are sampled from."""
     blocks: Sequence[int]
-
-
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log probabilities at one position: of the token that is there, and of the most likely ones."""
-
-    token: int
-    logprob: float
-    rank: int
-    """1 = most likely."""
-    top_tokens: tuple[int, ...]
-    top_logprobs: tuple[float, ...]
 
 
 @dataclass(slots=True)

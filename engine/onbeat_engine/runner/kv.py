@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from onbeat_spec.errors import ConfigError
@@ -93,8 +94,7 @@ class KVCache:
 
 def available_memory() -> int:
     """Return the bytes of main memory that may still be taken, this process's limit included."""
-    info = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(info["MemAvailable"].split()[0]) * 1024
+    free: int = psutil.virtual_memory().available
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())

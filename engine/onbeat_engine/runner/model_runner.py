@@ -8,13 +8,14 @@ import torch
 from onbeat_engine.runner.attention import make
 from onbeat_engine.runner.batch import Batch, Inputs, Last, state_of
 from onbeat_engine.runner.companions import Companions
-from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs, TokenLogprobs
+from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs
 from onbeat_engine.runner.graphs import Capture, CudaCapture, DecodeGraphs, Forward, ladder, size_for
 from onbeat_engine.runner.kv import KVCache, KVShape, blocks_on_cpu, blocks_on_cuda, kv_dtype
 from onbeat_engine.runner.models.load import LoadedModel
 from onbeat_engine.runner.sampling.logprobs import ROWS_AT_ONCE, prompt_logprobs
 from onbeat_engine.runner.sampling.sampler import Sampled, Sampler
 from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.messages import TokenLogprobs
 from onbeat_engine.wire.params import SamplingParams
 from onbeat_spec.errors import ConfigError, ProtocolMisuse
 

@@ -1,4 +1,4 @@
-"""Connections that are no use: uvicorn's own limits begin with the end of the first answer."""
+"""Ends connections that are of no use: uvicorn's own limits begin with the end of the first answer."""
 
 import asyncio
 from typing import Any

@@ -9,7 +9,7 @@ from onbeat_engine.wire.params import SamplingParams, StructuredOutput
 from onbeat_spec.protocol import PauseMode
 
 
-class TokenChance(Protocol):
+class ServedLogprob(Protocol):
     """A token's log probability, and its place among all tokens (1 = most likely)."""
 
     @property
@@ -20,11 +20,11 @@ class TokenChance(Protocol):
     def decoded_token(self) -> str: ...
 
 
-Chances = Mapping[int, TokenChance]
+ServedLogprobs = Mapping[int, ServedLogprob]
 """At one position, by token id: of the token that is there, and of the most likely ones."""
 
 
-class ChoiceOutput(Protocol):
+class ServedChoice(Protocol):
     """What is new of one completion."""
 
     @property
@@ -34,7 +34,7 @@ class ChoiceOutput(Protocol):
     @property
     def token_ids(self) -> Sequence[int]: ...
     @property
-    def logprobs(self) -> Sequence[Chances] | None: ...
+    def logprobs(self) -> Sequence[ServedLogprobs] | None: ...
     @property
     def finish_reason(self) -> str | None: ...
     @property
@@ -43,13 +43,13 @@ class ChoiceOutput(Protocol):
     def error(self) -> str | None: ...
 
 
-class Output(Protocol):
+class ServedOutput(Protocol):
     """What is new of one prompt's completions; the last one of a request has `finished` set."""
 
     @property
-    def outputs(self) -> Sequence[ChoiceOutput]: ...
+    def outputs(self) -> Sequence[ServedChoice]: ...
     @property
-    def prompt_logprobs(self) -> Sequence[Chances | None] | None: ...
+    def prompt_logprobs(self) -> Sequence[ServedLogprobs | None] | None: ...
     @property
     def num_cached_tokens(self) -> int: ...
     @property
@@ -61,16 +61,16 @@ class Output(Protocol):
     def finished(self) -> bool: ...
 
 
-class Stream(Protocol):
+class ServedStream(Protocol):
     """A request's outputs. Those to come are what is new since the one before."""
 
-    def __aiter__(self) -> AsyncIterator[Output]: ...
+    def __aiter__(self) -> AsyncIterator[ServedOutput]: ...
     async def aclose(self) -> None:
         """Abort the request if it is not finished."""
         ...
 
 
-class Tokenizer(Protocol):
+class ServedTokenizer(Protocol):
     """Text to token ids and back."""
 
     @property
@@ -101,7 +101,7 @@ class Tokenizer(Protocol):
         ...
 
 
-class RankInfo(Protocol):
+class ServedRank(Protocol):
     """One rank's process."""
 
     @property
@@ -114,11 +114,11 @@ class Engine(Protocol):
     """An engine that generates for many clients at once."""
 
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> ServedTokenizer: ...
     @property
     def max_model_len(self) -> int: ...
     @property
-    def ranks(self) -> Sequence[RankInfo]: ...
+    def ranks(self) -> Sequence[ServedRank]: ...
     @property
     def is_running(self) -> bool:
         """Whether requests may be served, now or once it is resumed."""
@@ -149,7 +149,7 @@ class Engine(Protocol):
         priority: int = 0,
         cache_salt: str = "",
         output_kind: Literal["delta"],
-    ) -> Stream:
+    ) -> ServedStream:
         """Submit at once, and yield what is new; cancelling the task that waits aborts within a step (case B91).
 
         Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
-from onbeat_engine.server.engine import Engine, Output, Stream
+from onbeat_engine.server.engine import Engine, ServedOutput, ServedStream
 from onbeat_engine.server.metrics import RequestTimes, ServerMetrics
 from onbeat_engine.wire.errors import BadRequest, EngineDead, TryLater
 from onbeat_engine.wire.params import SamplingParams
@@ -48,8 +48,8 @@ class Job:
     work: Work
     receive: Receive
     id: str = ""
-    queue: asyncio.Queue[tuple[int, Output] | Exception] = field(default_factory=lambda: asyncio.Queue(AHEAD))
-    streams: list[Stream] = field(default_factory=list)
+    queue: asyncio.Queue[tuple[int, ServedOutput] | Exception] = field(default_factory=lambda: asyncio.Queue(AHEAD))
+    streams: list[ServedStream] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class Job:
             self.tasks.append(asyncio.create_task(self._pump(i, stream)))
         self.tasks.append(asyncio.create_task(self._watch()))
 
-    async def outputs(self) -> AsyncGenerator[tuple[int, Output]]:
+    async def outputs(self) -> AsyncGenerator[tuple[int, ServedOutput]]:
         """Yield (index of the prompt, its output so far) until all prompts are finished.
 
         Raises:
@@ -109,7 +109,7 @@ class Job:
             if self.jobs.running.pop(self.id, None) is not None:
                 self.jobs.in_flight -= self.work.size
 
-    async def _pump(self, i: int, stream: Stream) -> None:
+    async def _pump(self, i: int, stream: ServedStream) -> None:
         times = RequestTimes(self.jobs.metrics)
         finished = False
         try:

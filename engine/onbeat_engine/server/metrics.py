@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from onbeat_engine.server.engine import Engine, Output
+from onbeat_engine.server.engine import Engine, ServedOutput
 from onbeat_engine.wire.messages import RankStats
 
 LABELS = ("model_name", "engine")
@@ -146,7 +146,7 @@ class RequestTimes:
     ended: int = 0
     rank: int = -1
 
-    def output(self, output: Output) -> None:
+    def output(self, output: ServedOutput) -> None:
         """Count what an output brings."""
         now = time.monotonic()
         self.rank = output.rank

@@ -13,11 +13,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from onbeat_engine.server import errors
-from onbeat_engine.server.bodies import Message, PromptTokensDetails, Usage
-from onbeat_engine.server.engine import Chances, ChoiceOutput, Engine, Output
+from onbeat_engine.server.engine import Engine, ServedChoice, ServedLogprobs, ServedOutput
 from onbeat_engine.server.jobs import ClientGone, Job, Jobs
 from onbeat_engine.server.metrics import ServerMetrics
 from onbeat_engine.server.options import ServerConfig
+from onbeat_engine.server.request_bodies import Message
+from onbeat_engine.server.response_bodies import PromptTokensDetails, Usage
 from onbeat_engine.wire.errors import BadRequest
 
 Result = TypeVar("Result")
@@ -104,7 +105,7 @@ class UsageTally:
         self.completion = 0
         self.cached: dict[int, int] = {}
 
-    def count(self, prompt: int, output: Output) -> None:
+    def count(self, prompt: int, output: ServedOutput) -> None:
         """Count an output of the prompt with this index."""
         if not self.only_prompt:
             self.completion += sum(len(choice.token_ids) for choice in output.outputs)
@@ -126,11 +127,11 @@ class Gathered:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.token_ids: list[int] = []
-        self.logprobs: list[Chances] = []
+        self.logprobs: list[ServedLogprobs] = []
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
 
-    def add(self, choice: ChoiceOutput) -> None:
+    def add(self, choice: ServedChoice) -> None:
         """Add what is new."""
         self.texts.append(choice.text)
         self.token_ids += choice.token_ids
@@ -150,7 +151,7 @@ class Whole:
 
     choices: list[Gathered]
     """Choice k of prompt i at i * n + k."""
-    prompt_logprobs: list[Sequence[Chances | None] | None]
+    prompt_logprobs: list[Sequence[ServedLogprobs | None] | None]
     """By prompt."""
     usage: Usage
 
@@ -164,7 +165,7 @@ async def gather(job: Job) -> Whole:
     """
     n, prompts = job.work.params.n, len(job.work.prompts)
     whole = [Gathered() for _ in range(n * prompts)]
-    prompt_logprobs: list[Sequence[Chances | None] | None] = [None] * prompts
+    prompt_logprobs: list[Sequence[ServedLogprobs | None] | None] = [None] * prompts
     tally = UsageTally(job)
     async with aclosing(job.outputs()) as outputs:
         async for i, output in outputs:
@@ -197,7 +198,7 @@ class EventStream(Response):
     def __init__(
         self,
         job: Job,
-        chunks: Callable[[int, ChoiceOutput], Sequence[Mapping[str, Any]]],
+        chunks: Callable[[int, ServedChoice], Sequence[Mapping[str, Any]]],
         *,
         head: Mapping[str, Any],
         include_usage: bool,

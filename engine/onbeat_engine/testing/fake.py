@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from onbeat_engine.parallel.heart import NEVER
-from onbeat_engine.rank.core import Built
-from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs, TokenLogprobs
+from onbeat_engine.rank.parts import Built
+from onbeat_engine.runner.executor import BatchRow, EngineRequest, StepOutputs
 from onbeat_engine.text.pieces import byte_alphabet
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.messages import TokenLogprobs
 from onbeat_spec.errors import ConfigError, OnbeatError
 from onbeat_spec.protocol import Agreement, Vote, tally
 
@@ -155,12 +156,12 @@ class FakeExecutor:
         params = request.params
         if params.prompt_logprobs is not None:
             last = min(start + num_tokens, request.num_prompt - 1)
-            outputs.prompt_logprobs[request.id] = [told(tokens[p + 1]) for p in range(start, last)]
+            outputs.prompt_logprobs[request.id] = [logprobs_of(tokens[p + 1]) for p in range(start, last)]
         if samples:
             token = sample(state, request.seed)
             outputs.tokens[request.id] = [token]
             if params.logprobs is not None:
-                outputs.logprobs[request.id] = [told(token)]
+                outputs.logprobs[request.id] = [logprobs_of(token)]
 
     def _forward(self) -> None:
         assert not self.asleep, "no forward while the memory is given up"
@@ -179,7 +180,7 @@ class FakeExecutor:
             self.group.forward()
 
 
-def told(token: int) -> TokenLogprobs:
+def logprobs_of(token: int) -> TokenLogprobs:
     """Return a token's log probability."""
     return TokenLogprobs(token, -1.0, 1, (token,), (-1.0,))
 

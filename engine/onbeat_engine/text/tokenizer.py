@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from onbeat_engine.text.chat import ChatTemplate
@@ -50,27 +49,6 @@ class Tokenizer:
             tokens = {"bos_token": bos_token_id, "eos_token": next(iter(eos_token_ids), None)}
             shown = {name: backend.id_to_token(id) or "" for name, id in tokens.items() if id is not None}
             self._chat = ChatTemplate(chat_template, {"bos_token": "", "eos_token": ""} | shown)
-
-    @staticmethod
-    def load(path: str | Path) -> "Tokenizer":
-        """Return the tokenizer of a model.
-
-        Args:
-            path: a folder as Hugging Face lays it out, with a tokenizer.json, or a GGUF file, whatever its name.
-
-        Raises:
-            ModelError: there is none, or one that cannot be used.
-        """
-        path = Path(path)
-        if path.is_dir():
-            from onbeat_engine.text.hf_folder import load_folder  # noqa: PLC0415 - it imports this module
-
-            return load_folder(path)
-        if path.is_file():
-            from onbeat_engine.text.gguf_vocab import load_gguf  # noqa: PLC0415 - it imports this module
-
-            return load_gguf(path)
-        raise ModelError(f"no tokenizer at {path}; it must be a folder with a tokenizer.json or a GGUF file")
 
     @property
     def pieces(self) -> Sequence[bytes]:

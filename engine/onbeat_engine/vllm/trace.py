@@ -1,4 +1,4 @@
-"""The recorder behind `vllm_recorder`: what it remembers of a vLLM scheduler between two calls, and writes down."""
+"""What the recorder remembers of a vLLM scheduler between two calls, and what it writes down."""
 
 import sys
 import time

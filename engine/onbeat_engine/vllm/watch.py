@@ -13,7 +13,7 @@ from onbeat_engine.vllm.releases import LOGGER
 from onbeat_engine.vllm.stock import Vllm
 from onbeat_engine.vllm.turn import ScheduleCall
 from onbeat_reference.observe_vllm import Arrivals, config_of, facts_of, observe_vllm, paused, step_of
-from onbeat_spec.errors import ConfigError, OnbeatError
+from onbeat_spec.errors import ConfigError, InvariantViolated
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.records import Facts, Place, State, Step
 
@@ -26,10 +26,6 @@ decode goes without the memory that a step in flight still holds; what is admitt
 by the order of admission, not of arrival. The policy is laid around that step and does not change it."""
 STOCKS_OWN_UNHELD = STOCKS_OWN | {"order-kept"}
 """The same for a step that holds nobody: a failed load goes to the front of the queue."""
-
-
-class InvariantViolated(OnbeatError):
-    """An invariant did not hold, and the monitor was asked to stop for it."""
 
 
 class Watch:

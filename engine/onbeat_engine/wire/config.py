@@ -12,6 +12,8 @@ from onbeat_spec.protocol import GroupSettings, common
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 OnViolation = Literal["log", "stop"]
+MOST_LOGGED = 10
+"""Violations of one invariant that are logged; all are counted."""
 
 DEFAULT_MAX_BATCHED_TOKENS = 2048
 LONGEST_TIMEOUT = 86400

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
+from onbeat_spec.policy import is_decode
 from onbeat_spec.records import LockStep, Step
 
 Kind = Literal["prefill", "decode", "mixed", "dummy", "exchange", "empty"]
@@ -75,7 +76,7 @@ def lane_step(
         start: seconds.
         duration: seconds, if it has ended.
     """
-    prefill = sum(count for id, count in step.scheduled.items() if count - step.drafts.get(id, 0) > 1)
+    prefill = sum(n for id, n in step.scheduled.items() if not is_decode(n - step.drafts.get(id, 0)))
     decode = sum(step.scheduled.values()) - prefill
     kind: Kind
     if not step.scheduled:
@@ -141,8 +142,8 @@ class Lanes:
 
     def numbers(self) -> tuple[int, int] | None:
         """Return the first and the last number; None if there is no step."""
-        found = [step.number for steps in self.steps.values() for step in (steps[:1] + steps[-1:])]
-        return (min(found), max(found)) if found else None
+        numbers = [step.number for steps in self.steps.values() for step in (steps[:1] + steps[-1:])]
+        return (min(numbers), max(numbers)) if numbers else None
 
     def __iter__(self) -> Iterator[LaneStep]:
         for steps in self.steps.values():

@@ -7,9 +7,9 @@ whenever those have changed (case B103: also without a step).
 
 import msgspec
 
-from onbeat_engine.runner.executor import TokenLogprobs
 from onbeat_engine.wire.lane_steps import LaneStep
 from onbeat_engine.wire.params import SamplingParams, StructuredOutput
+from onbeat_spec.balance import LoadReport
 from onbeat_spec.protocol import PauseMode, Seen
 from onbeat_spec.records import Member
 
@@ -91,6 +91,17 @@ class Ready(FromRank, frozen=True, kw_only=True, tag="ready"):
     """It shares collectives with all other ranks of the deployment."""
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log probabilities at one position: of the token that is there, and of the most likely ones."""
+
+    token: int
+    logprob: float
+    rank: int
+    """1 = most likely."""
+    top_tokens: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """What one step, or one abort, brought to one request."""
 
@@ -137,6 +148,11 @@ class RankStats(msgspec.Struct, frozen=True, kw_only=True):
     paused: PauseMode | None = None
     asleep: bool = False
 
+    @property
+    def load(self) -> LoadReport:
+        """What the load balancer reads of them."""
+        return LoadReport(self.epoch, self.number, self.waiting, self.running, self.tokens, self.read, self.read_tokens)
+
 
 class RankOutputs(FromRank, frozen=True, kw_only=True, tag="outputs"):
     """Outputs of a step, merged, never replaced (case B111), and the rank's stats if they have changed."""
@@ -172,3 +188,7 @@ class Ended(FromRank, frozen=True, kw_only=True, tag="ended"):
     rank: int
     why: str
     expected: bool = False
+
+
+ToRankMessage = LogEntry | Abort | ResetPrefixCache | Compile | Ping | Shutdown
+FromRankMessage = Hello | Ready | RankOutputs | Alive | Answer | Ended

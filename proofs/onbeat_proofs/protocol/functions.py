@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from onbeat_spec import protocol
 from onbeat_spec.protocol import Admission, Agreement, Effect, Event, Front, GroupSettings, Rank, Sent, Turn, Vote
@@ -9,6 +10,14 @@ from onbeat_spec.protocol.words import PauseMode
 
 FrontEvent = Callable[[Front], tuple[Front, Sent]]
 RankEvent = Callable[[Front, int], tuple[Front, Sent]]
+
+
+class Pause(Protocol):
+    """The function that pauses a group."""
+
+    def __call__(self, front: Front, mode: PauseMode, *, holds: bool) -> tuple[Front, Sent]:
+        """See `protocol.pause`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class Text:
     lost: Callable[[Rank, str], tuple[Rank, Effect]] = protocol.lost
     admission: Callable[[Front, int], Admission] = protocol.admission
     request: RankEvent = protocol.request
-    pause: Callable[[Front, PauseMode], tuple[Front, Sent]] = protocol.pause
+    pause: Pause = protocol.pause
     resume: FrontEvent = protocol.resume
     sleep: FrontEvent = protocol.sleep
     rouse: FrontEvent = protocol.rouse

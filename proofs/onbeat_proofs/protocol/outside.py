@@ -30,7 +30,7 @@ def _controls(text: Text, scope: GroupScope, old: Front, left: Left, taking: lis
         return
     modes = [mode for mode in scope.modes if not (old.sleeping and mode == "wait")]
     calls: list[tuple[tuple[Any, ...], tuple[Front, Sent]]]
-    calls = [(("pause", mode), text.pause(old, mode)) for mode in modes]
+    calls = [(("pause", mode), text.pause(old, mode, holds=scope.holds)) for mode in modes]
     calls.append((("resume", ""), text.resume(old)))
     if old.paused is not None:
         calls += [(("sleep", ""), text.sleep(old)), (("rouse", ""), text.rouse(old))]

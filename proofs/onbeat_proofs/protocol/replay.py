@@ -104,7 +104,7 @@ class Replay:
 
     def _pause(self, mode: Any) -> None:
         for group in self.groups:
-            group.send(*self.text.pause(group.front, mode))
+            group.send(*self.text.pause(group.front, mode, holds=self.scenario.holds))
 
     def _resume(self, _: None) -> None:
         for group in self.groups:

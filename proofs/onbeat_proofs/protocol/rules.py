@@ -15,7 +15,10 @@ LATEST = 3
 
 
 def may_run(member: GroupMember) -> bool:
-    """Whether a rank has requests that nothing keeps from running. Said again here, so that the text is checked."""
+    """Whether a rank has requests that nothing keeps from running.
+
+    Not asked of `protocol.may_run`, which is what is checked: its mutants would be judged by themselves.
+    """
     return member.work > 0 and member.rank.paused not in ("keep", "abort")
 
 
@@ -34,9 +37,8 @@ def part(begun: Begun, after: GroupMember) -> TurnRecord:
     turn, member = begun.turn, begun.member
     last = after.rank.read == after.rank.agreed
     phase = turn.phase if turn.vote is None else None
-    # Not asked of `protocol.may_run`, which is what is checked: its mutants would be judged by themselves.
-    paused = "all" if member.rank.paused in ("keep", "abort") else None
-    record = records.Member(LockStep(0, phase, begun.calls, last), 0, paused, member.work, turn.kind == "dummy")
+    lock = LockStep(0, phase, begun.calls, last)
+    record = records.Member(lock, 0, may_run(member), member.work, dummy=turn.kind == "dummy")
     return TurnRecord(record, turn.throttle, member.rank.members, _begun(member, turn) or _after(after, last))
 
 
@@ -92,8 +94,13 @@ def at_rest(members: Sequence[GroupMember]) -> Wrong:
 def repeats(text: Text, front: Front) -> Wrong:
     """Check that what has been asked for already changes nothing, and that nothing follows an end."""
     over = bool(front.ended)
+    mode = front.paused or "abort"
     again: list[tuple[str, bool, Callable[[], tuple[Front, Sent]]]] = [
-        ("pause", over or front.paused is not None, lambda: text.pause(front, front.paused or "abort")),
+        (
+            "pause",
+            over or front.paused is not None,
+            lambda: text.pause(front, mode, holds=front.holds),
+        ),
         ("resume", over or front.paused is None, lambda: text.resume(front)),
         ("sleep", front.sleeping or (over and front.paused is not None), lambda: text.sleep(front)),
         ("rouse", over or not front.sleeping, lambda: text.rouse(front)),

@@ -217,7 +217,9 @@ class RankReplay:
         if self.last_lock is not None and lock.number <= self.last_lock:
             self._report("collectives-align", f"lock step {lock.number} follows lock step {self.last_lock}")
         self.last_lock = lock.number
-        return Member(lock, tokens, paused, len(self._known), dummy)
+        # Which of the protocol's pauses let requests run, `protocol.may_run` has said when this scheduler was paused,
+        # or was not. In a pause for new requests only it is not known.
+        return Member(lock, tokens, paused is None and bool(self._known), len(self._known), dummy)
 
     def _update(self, update: Update) -> None:
         if not self._flights or self._flights[0][0] != update.step:

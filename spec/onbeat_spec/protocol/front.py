@@ -18,7 +18,7 @@ class Front(NamedTuple):
     paused: PauseMode | None = None
     sleeping: bool = False
     holds: bool = False
-    """Requests that come while paused are held here, not refused."""
+    """Requests that come while paused are held here, not refused; as the latest pause said."""
     held: int = 0
     """Requests that are held. They have no rank and no number yet."""
     leaving: tuple[int, ...] = ()
@@ -81,8 +81,11 @@ def withdraw(front: Front) -> Front:
     return front._replace(held=front.held - 1)
 
 
-def pause(front: Front, mode: PauseMode) -> tuple[Front, Sent]:
+def pause(front: Front, mode: PauseMode, *, holds: bool) -> tuple[Front, Sent]:
     """Pause the group; see `complete`. A second pause of the same mode changes nothing; the latest mode counts.
+
+    Args:
+        holds: requests that come while it is paused are held, not refused.
 
     Raises:
         ProtocolMisuse: it sleeps, and the requests that it keeps are to be finished.
@@ -91,7 +94,7 @@ def pause(front: Front, mode: PauseMode) -> tuple[Front, Sent]:
         return front, ()
     if front.sleeping and mode == "wait":
         raise ProtocolMisuse("a sleeping group cannot finish requests; rouse it first, or pause with keep or abort")
-    return publish(front._replace(paused=mode), "pause", "pause", mode)
+    return publish(front._replace(paused=mode, holds=holds), "pause", "pause", mode)
 
 
 def resume(front: Front) -> tuple[Front, Sent]:

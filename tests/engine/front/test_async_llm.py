@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from onbeat_engine.front import async_llm, outputs
+from onbeat_engine.front import outputs, restarts
 from onbeat_engine.front.async_llm import AsyncLLM
 from onbeat_engine.front.outputs import RequestOutput
 from onbeat_engine.front.preparing import Preparer
@@ -350,7 +350,7 @@ def test_what_is_held_waits_for_the_only_group_to_come_back(capfd: pytest.Captur
 def test_a_rank_that_cannot_come_back_is_given_up(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(async_llm, "RESTART_AFTER", (0.0, 0.1))
+    monkeypatch.setattr(restarts, "RESTART_AFTER", (0.0, 0.1))
 
     async def work() -> None:
         async with running(restart=True) as engine:
@@ -461,7 +461,7 @@ def test_a_rank_may_be_started_elsewhere() -> None:
     async def work() -> None:
         address = f"tcp://127.0.0.1:{free_port()}"
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        command = [sys.executable, "-m", "onbeat_engine.rank.process", "--connect", address]
+        command = [sys.executable, "-m", "onbeat_engine.rank", "--connect", address]
         with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, "RANK": "1"}) as remote:
             config = EngineConfig(data_parallel_size=2)
             engine = await AsyncLLM.from_config(
@@ -480,7 +480,7 @@ def test_a_rank_may_be_started_elsewhere() -> None:
 
 IMPATIENT = """
 import sys
-from onbeat_engine import process
+from onbeat_engine.rank import process
 process.ALONE = 3.0
 sys.exit(process.main(sys.argv[1:]))
 """
@@ -504,11 +504,12 @@ def test_a_front_end_does_not_keep_the_ranks_of_the_one_before() -> None:
             task.cancel()
         await asyncio.gather(*processes._tasks, return_exceptions=True)
         await processes._end([0])
-        assert processes._socket is not None
-        assert processes._context is not None
-        processes._socket.close(linger=0)
-        processes._context.term()
-        shutil.rmtree(processes._folder)
+        channels = processes._channels
+        assert channels._socket is not None
+        assert channels._context is not None
+        channels._socket.close(linger=0)
+        channels._context.term()
+        shutil.rmtree(channels.folder)
 
     async def work() -> None:
         address = f"tcp://127.0.0.1:{free_port()}"
@@ -532,7 +533,7 @@ def test_a_process_that_is_no_rank_is_told_so(capfd: pytest.CaptureFixture[str])
     async def work() -> None:
         address = f"tcp://127.0.0.1:{free_port()}"
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        command = [sys.executable, "-m", "onbeat_engine.rank.process", "--connect"]
+        command = [sys.executable, "-m", "onbeat_engine.rank", "--connect"]
         starting = asyncio.ensure_future(
             AsyncLLM.from_config(
                 EngineConfig(data_parallel_size=2), build=FAKE, tokenizer=tokenizer(), listen=address, local_ranks=1
@@ -574,14 +575,13 @@ def test_ranks_end_with_their_front_end() -> None:
     """Kill -9 the front end: its ranks and the folder of their sockets go too."""
     script = """
 import asyncio
-from onbeat_engine import async_llm, outputs
 from onbeat_engine.front.async_llm import AsyncLLM
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.testing.fake import tokenizer
 
 async def main():
     engine = await AsyncLLM.from_config(EngineConfig(), build="onbeat_engine.testing.fake:build", tokenizer=tokenizer())
-    print(engine.ranks[0].pid, engine._processes._folder, flush=True)
+    print(engine.ranks[0].pid, engine._processes._channels.folder, flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(main())

@@ -376,7 +376,7 @@ def test_a_closed_client_refuses() -> None:
 
 def turns(*phases: int) -> list[Member]:
     """A rank's part in forwards of these phases."""
-    return [Member(LockStep(number, phase, ("forward",), False), 1, None, 1) for number, phase in enumerate(phases)]
+    return [Member(LockStep(number, phase, ("forward",), False), 1, True, 1) for number, phase in enumerate(phases)]
 
 
 @pytest.mark.parametrize("on_violation", ["log", "stop"])

@@ -12,7 +12,8 @@ import pytest
 
 from onbeat_engine.front.client import Client
 from onbeat_engine.parallel.exchange import Alone
-from onbeat_engine.rank.core import Built, EngineCore
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.testing.fake import FakeExecutor, LocalExchange, LocalGroup, expected
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import TryLater

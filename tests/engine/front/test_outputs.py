@@ -6,9 +6,8 @@ import pytest
 
 from onbeat_engine.front.outputs import Logprob, RequestState
 from onbeat_engine.front.preparing import Preparer
-from onbeat_engine.runner.executor import TokenLogprobs
 from onbeat_engine.testing.fake import tokenizer
-from onbeat_engine.wire.messages import Output
+from onbeat_engine.wire.messages import Output, TokenLogprobs
 from onbeat_engine.wire.params import SamplingParams
 
 BYTES = tokenizer()

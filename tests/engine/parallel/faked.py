@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from onbeat_engine.parallel.group import Group
 from onbeat_engine.parallel.place import GroupPlace
-from onbeat_engine.rank.core import Built
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.testing import fake
 from onbeat_engine.testing.fake import FakeExecutor, LocalExchange
 from onbeat_engine.wire.config import EngineConfig

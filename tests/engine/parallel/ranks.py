@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from onbeat_engine.parallel.group import Group, Through
-from onbeat_engine.parallel.place import GroupPlace, listen
+from onbeat_engine.parallel.place import GroupPlace
 from onbeat_engine.wire.errors import EngineDead
+from onbeat_engine.wire.ports import listen
 from onbeat_spec.protocol import GroupSettings
 
 SETTINGS = GroupSettings(2, 4)

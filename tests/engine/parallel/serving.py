@@ -61,7 +61,7 @@ def events(
     for number, (id, prompt) in enumerate(prompts.items()):
         steps = [protocol.request(front, random_.randrange(size))]
         if number == len(prompts) // 2:
-            steps.append(protocol.pause(steps[0][0], "keep"))
+            steps.append(protocol.pause(steps[0][0], "keep", holds=True))
             if sleeps:
                 steps.append(protocol.sleep(steps[-1][0]))
             steps.append(protocol.resume(steps[-1][0]))

@@ -19,13 +19,13 @@ from onbeat_engine.front.async_llm import AsyncLLM
 from onbeat_engine.front.outputs import RequestOutput
 from onbeat_engine.front.supervision import LEAST_PATIENCE
 from onbeat_engine.parallel.exchange import Alone
-from onbeat_engine.parallel.place import free_port
 from onbeat_engine.rank.build import build
 from onbeat_engine.rank.core import EngineCore
 from onbeat_engine.testing.fake import expected, tokenizer
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import EngineDead, TryLater
 from onbeat_engine.wire.params import SamplingParams
+from onbeat_engine.wire.ports import free_port
 from onbeat_proofs.traces.check import check_trace
 from tests.engine.parallel.serving import CONFIG as ALONE
 from tests.engine.parallel.serving import PROMPTS as LONG
@@ -172,7 +172,7 @@ async def main():
     streams = [engine.generate([i, 2, 3], params, str(i)) for i in range(6)]
     for stream in streams:
         await anext(stream)
-    print(*(rank.pid for rank in engine.ranks), engine._processes._folder, flush=True)
+    print(*(rank.pid for rank in engine.ranks), engine._processes._channels.folder, flush=True)
     async for _ in streams[0]:
         pass
     await asyncio.sleep(60)

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import pytest
 
 from onbeat_engine.front.async_llm import AsyncLLM
-from onbeat_engine.parallel.place import free_port, interface_towards
+from onbeat_engine.parallel.place import interface_towards
 from onbeat_engine.testing.fake import tokenizer
+from onbeat_engine.wire.ports import free_port
 from tests.engine.parallel.serving import alone
 from tests.engine.parallel.test_engine import CONFIG, LENGTH, PROMPTS, ask
 from tests.engine.runner.models import tiny
@@ -69,7 +70,7 @@ def test_ranks_on_two_machines_give_one_machines_tokens(
         address = f"tcp://{nodes.here}:{free_port(nodes.here)}"
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
         torchrun += [f"--master-addr={nodes.here}", f"--master-port={free_port(nodes.here)}"]
-        rank = ["-m", "onbeat_engine.rank.process", "--connect", address]
+        rank = ["-m", "onbeat_engine.rank", "--connect", address]
         path = os.pathsep.join(entry for entry in sys.path if entry)
         commands = [[*torchrun, "--node-rank=0", *rank], [*nodes.run_there, *torchrun, "--node-rank=1", *rank]]
         agents = [subprocess.Popen(each, env={**os.environ, "PYTHONPATH": path}) for each in commands]

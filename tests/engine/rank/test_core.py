@@ -11,7 +11,8 @@ import pytest
 
 from onbeat_engine.front.group_watch import GroupWatch
 from onbeat_engine.parallel.exchange import Alone
-from onbeat_engine.rank.core import Built, EngineCore, trace_options
+from onbeat_engine.rank.core import EngineCore, trace_options
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.testing.fake import FakeExecutor, LocalExchange, LocalGroup, expected
 from onbeat_engine.wire.config import EngineConfig
 from onbeat_engine.wire.lane_steps import LaneStep
@@ -434,7 +435,7 @@ def test_two_ranks_step_together(interval: int, ahead: bool, tmp_path: Path) -> 
     assert (report.exit_code, report.ranks, report.findings) == (0, [0, 1], [])
     assert report.lock_steps > 50
     watch = GroupWatch((0, 1), "stop")
-    assert [watch.told(rank, rig.lock_steps) for rank, rig in enumerate(pair.rigs)] == ["", ""]
+    assert [watch.observe(rank, rig.lock_steps) for rank, rig in enumerate(pair.rigs)] == ["", ""]
     assert watch.lock_steps == report.lock_steps
 
 
@@ -442,7 +443,7 @@ def watched(pair: Pair) -> dict[str, int]:
     """What the group's invariants say of the turns so far."""
     watch = GroupWatch((0, 1), "log")
     for rank, rig in enumerate(pair.rigs):
-        watch.told(rank, rig.lock_steps)
+        watch.observe(rank, rig.lock_steps)
     return watch.counts
 
 
@@ -469,7 +470,7 @@ def test_a_rank_that_takes_dummies_with_work_is_found(monkeypatch: pytest.Monkey
     live = {*watched(pair), *pair.rigs[1].stats[-1].violations}
     assert live == {"wake-not-lost", "held-at-most", "flag-lag"}
     watch = GroupWatch((0, 1), "stop")
-    told = [watch.told(rank, rig.lock_steps) for rank, rig in enumerate(pair.rigs)]
+    told = [watch.observe(rank, rig.lock_steps) for rank, rig in enumerate(pair.rigs)]
     assert "violates wake-not-lost: rank 1 runs a dummy, and has 2 requests that may run" in told[1]
     report = check_trace([str(path) for path in tmp_path.iterdir()])
     assert {row.invariant for row in report.rows if row.violations} == live

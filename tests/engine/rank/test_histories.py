@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onbeat_engine.front.preparing import Preparer
-from onbeat_engine.rank.core import Built, EngineCore
-from onbeat_engine.runner.executor import TokenLogprobs
+from onbeat_engine.rank.core import EngineCore
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.runner.graphs import Captured, Forward
 from onbeat_engine.runner.model_runner import ModelRunner
 from onbeat_engine.runner.models.load import load_model
 from onbeat_engine.runner.sampling.sampler import Sampler
-from onbeat_engine.runner.sampling.structured import Grammars
+from onbeat_engine.text.grammars import Grammars
 from onbeat_engine.wire.config import EngineConfig
-from onbeat_engine.wire.messages import Abort, LogEntry, NewRequest, RankOutputs, ResetPrefixCache
+from onbeat_engine.wire.messages import Abort, LogEntry, NewRequest, RankOutputs, ResetPrefixCache, TokenLogprobs
 from onbeat_engine.wire.params import SamplingParams, StructuredOutput
 from tests.engine.runner.models import tiny
 from tests.engine.text.tiny import tiny as tokenizer

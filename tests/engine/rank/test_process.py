@@ -7,7 +7,7 @@ import pytest
 
 SCRIPT = """
 import atexit, sys
-from onbeat_engine import process
+from onbeat_engine.rank import process
 
 class Kept:
     def __del__(self):

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onbeat_engine.runner.executor import BatchRow, EngineRequest, Executor, Pending, StepOutputs, TokenLogprobs
+from onbeat_engine.runner.executor import BatchRow, EngineRequest, Executor, Pending, StepOutputs
 from onbeat_engine.runner.model_runner import ModelRunner
 from onbeat_engine.runner.models.load import LoadedModel, load_model
 from onbeat_engine.runner.sampling.sampler import Sampler
 from onbeat_engine.wire.config import EngineConfig
+from onbeat_engine.wire.messages import TokenLogprobs
 from onbeat_engine.wire.params import SamplingParams
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.records import Step

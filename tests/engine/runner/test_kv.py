@@ -1,7 +1,9 @@
 """KV tensors, and how many blocks fit."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
@@ -57,7 +59,6 @@ def test_a_cpu_gives_a_share() -> None:
 
 def test_available_memory_heeds_the_limit_of_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "/proc/meminfo": "MemTotal: 100 kB\nMemAvailable:     40 kB\n",
         "/sys/fs/cgroup/memory.max": "30000\n",
         "/sys/fs/cgroup/memory.current": "10000\n",
         "/sys/fs/cgroup/memory.stat": "anon 7000\nfile 3000\ninactive_file 1000\nactive_file 1500\n",
@@ -69,6 +70,7 @@ def test_available_memory_heeds_the_limit_of_the_group(tmp_path: Path, monkeypat
         return files[str(path)]
 
     monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=40 * 1024))
     assert available_memory() == 22500
     files["/sys/fs/cgroup/memory.max"] = "max\n"
     assert available_memory() == 40 * 1024

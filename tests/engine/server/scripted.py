@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from onbeat_engine.rank.core import Built
+from onbeat_engine.rank.parts import Built
 from onbeat_engine.runner.executor import StepOutputs
-from onbeat_engine.testing.fake import Copied, FakeExecutor, told
+from onbeat_engine.testing.fake import Copied, FakeExecutor, logprobs_of
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.config import EngineConfig
 
@@ -23,7 +23,7 @@ class CopyExecutor(FakeExecutor):
             token = request.tokens[at % request.num_prompt]
             outputs.tokens[request.id] = [token]
             if request.params.logprobs is not None:
-                outputs.logprobs[request.id] = [told(token)]
+                outputs.logprobs[request.id] = [logprobs_of(token)]
 
 
 def build(config: EngineConfig, rank: int) -> Built:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from onbeat_engine.text.open_tokenizer import open_tokenizer
 from onbeat_engine.text.pieces import byte_alphabet
-from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.errors import ModelError
 from tests.engine.text.tiny import smollm2
 
@@ -54,13 +54,13 @@ def byte_level(path: Path, pre: str, **more: Any) -> Path:
     ],
 )
 def test_where_texts_are_cut(tmp_path: Path, pre: str, text: str, pieces: list[str]) -> None:
-    tokenizer = Tokenizer.load(byte_level(tmp_path / "m.gguf", pre))
+    tokenizer = open_tokenizer(byte_level(tmp_path / "m.gguf", pre))
     assert [tokenizer.token_text(id) for id in tokenizer.encode(text)] == pieces
 
 
 def test_special_tokens_and_template(tmp_path: Path) -> None:
     more = {"bos_token_id": 261, "chat_template": "{{ eos_token }}!"}
-    tokenizer = Tokenizer.load(byte_level(tmp_path / "m.gguf", "smollm", **more))
+    tokenizer = open_tokenizer(byte_level(tmp_path / "m.gguf", "smollm", **more))
     assert tokenizer.bos_token_id == 261
     assert tokenizer.eos_token_ids == tokenizer.special_ids == {261}
     assert tokenizer.encode("<|x|><u>") == [261, 262]
@@ -75,7 +75,7 @@ def test_first_token(tmp_path: Path) -> None:
         ("smollm", {}, False),
         ("llama-bpe", {"add_bos_token": False}, False),
     ):
-        tokenizer = Tokenizer.load(byte_level(tmp_path / "m.gguf", pre, bos_token_id=261, **more))
+        tokenizer = open_tokenizer(byte_level(tmp_path / "m.gguf", pre, bos_token_id=261, **more))
         assert tokenizer.encode("a") == ([261] if begins else []) + [byte_alphabet_id("a")]
         assert tokenizer.encode("a", add_special_tokens=False) == [byte_alphabet_id("a")]
 
@@ -89,7 +89,7 @@ def test_sentencepiece(tmp_path: Path) -> None:
     types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * 6]
     scores = [0.0] * 259 + [-9.0, -7.0, -8.0, -1.0, -2.0, -3.0]
     path = write(tmp_path / "m.gguf", "llama", tokens, types, token_scores=scores, bos_token_id=1, eos_token_id=2)
-    tokenizer = Tokenizer.load(path)
+    tokenizer = open_tokenizer(path)
     ids = tokenizer.encode("ab aé")
     assert [tokens[id] for id in ids] == ["<s>", "▁ab", "▁a", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(ids) == "ab aé"
@@ -107,14 +107,14 @@ def test_sentencepiece(tmp_path: Path) -> None:
 def test_unknown_kinds(tmp_path: Path, kind: str, more: dict[str, Any], message: str) -> None:
     path = write(tmp_path / "m.gguf", kind, ["a"], [NORMAL], **more)
     with pytest.raises(ModelError, match=message):
-        Tokenizer.load(path)
+        open_tokenizer(path)
 
 
 def test_no_gguf(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUX" + bytes(60))
     with pytest.raises(ModelError, match="cannot be read as GGUF"):
-        Tokenizer.load(path)
+        open_tokenizer(path)
 
 
 def test_smollm2_known_ids() -> None:
@@ -180,7 +180,7 @@ def test_expressions_are_what_the_library_takes() -> None:
 )
 def test_a_damaged_vocabulary_is_one_line(tmp_path: Path, more: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=r"is damaged|is no token") as caught:
-        Tokenizer.load(byte_level(tmp_path / "m.gguf", "gpt-2", **more))
+        open_tokenizer(byte_level(tmp_path / "m.gguf", "gpt-2", **more))
     assert "\n" not in str(caught.value)
 
 
@@ -190,8 +190,8 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, keep: float) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep if keep >= 1 else keep * len(whole))])
     with pytest.raises(ModelError, match="cannot be read as GGUF"):
-        Tokenizer.load(path)
+        open_tokenizer(path)
 
 
 def test_a_file_need_not_be_called_gguf(tmp_path: Path) -> None:
-    assert Tokenizer.load(byte_level(tmp_path / "sha256-12ab", "gpt-2")).encode("1234") != []
+    assert open_tokenizer(byte_level(tmp_path / "sha256-12ab", "gpt-2")).encode("1234") != []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.text.tokenizer import Tokenizer
+from onbeat_engine.text.open_tokenizer import open_tokenizer
 from onbeat_engine.wire.errors import ModelError
 from tests.engine.text.tiny import backend, write_folder
 
@@ -21,12 +21,12 @@ def test_files(tmp_path: Path) -> None:
         generation_config={"eos_token_id": [258, 257]},
         config={"eos_token_id": 1},
     )
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = open_tokenizer(folder)
     assert tokenizer.bos_token_id == 256
     assert tokenizer.eos_token_ids == {257, 258}
     assert tokenizer.apply_chat_template([{"role": "user", "content": "a"}]) == "from the configuration"
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    assert Tokenizer.load(folder).apply_chat_template([{"role": "user", "content": "a"}]) == (
+    assert open_tokenizer(folder).apply_chat_template([{"role": "user", "content": "a"}]) == (
         "<|begin|><|user|>a<|end|>\n"
     )
 
@@ -41,14 +41,14 @@ def test_files(tmp_path: Path) -> None:
     ],
 )
 def test_tokens(tmp_path: Path, files: dict[str, Any], bos: int | None, ends: set[int]) -> None:
-    tokenizer = Tokenizer.load(write_folder(tmp_path, backend(), **files))
+    tokenizer = open_tokenizer(write_folder(tmp_path, backend(), **files))
     assert tokenizer.bos_token_id == bos
     assert tokenizer.eos_token_ids == ends
 
 
 def test_several_templates(tmp_path: Path) -> None:
     templates = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
-    tokenizer = Tokenizer.load(write_folder(tmp_path, backend(), tokenizer_config={"chat_template": templates}))
+    tokenizer = open_tokenizer(write_folder(tmp_path, backend(), tokenizer_config={"chat_template": templates}))
     assert tokenizer.apply_chat_template([{"role": "user", "content": "a"}]) == "D"
 
 
@@ -57,7 +57,7 @@ def test_like_transformers(tmp_path: Path) -> None:
     config = TOKENS | {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}
     folder = write_folder(tmp_path, backend(), tokenizer_config=config)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    ours = Tokenizer.load(folder)
+    ours = open_tokenizer(folder)
     messages = [{"role": "user", "content": "the café"}, {"role": "assistant", "content": "\N{GRINNING FACE}"}]
     text = ours.apply_chat_template(messages)
     assert text == theirs.apply_chat_template(messages, tokenize=False)
@@ -74,7 +74,7 @@ def test_broken_files(tmp_path: Path, name: str, text: str) -> None:
     folder = write_folder(tmp_path, backend())
     (folder / name).write_text(text)
     with pytest.raises(ModelError, match=f"{name} (cannot be read|holds no JSON object)"):
-        Tokenizer.load(folder)
+        open_tokenizer(folder)
 
 
 def test_strange_values_are_passed_over(tmp_path: Path) -> None:
@@ -82,6 +82,6 @@ def test_strange_values_are_passed_over(tmp_path: Path) -> None:
         "tokenizer_config": {"chat_template": [1, {"name": ["default"]}], "eos_token": {"content": 5}},
         "generation_config": {"eos_token_id": [True, "x", 257]},
     }
-    tokenizer = Tokenizer.load(write_folder(tmp_path, backend(), **files))
+    tokenizer = open_tokenizer(write_folder(tmp_path, backend(), **files))
     assert tokenizer.eos_token_ids == {257}
     assert not tokenizer.has_chat_template

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onbeat_engine.text.open_tokenizer import open_tokenizer
 from onbeat_engine.text.tokenizer import Tokenizer
 from onbeat_engine.wire.errors import BadRequest, ModelError
 from tests.engine.text.tiny import backend, smollm2, tiny
@@ -90,7 +91,7 @@ def test_threads() -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(ModelError, match="no tokenizer"):
-            Tokenizer.load(path)
+            open_tokenizer(path)
 
 
 def test_chat_without_a_template() -> None:

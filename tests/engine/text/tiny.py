@@ -10,6 +10,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from onbeat_engine.text.open_tokenizer import open_tokenizer
 from onbeat_engine.text.pieces import byte_alphabet
 from onbeat_engine.text.tokenizer import Tokenizer
 
@@ -59,7 +60,7 @@ def smollm2_path() -> Path:
 
 @lru_cache(maxsize=1)
 def _smollm2(path: Path) -> Tokenizer:
-    return Tokenizer.load(path)
+    return open_tokenizer(path)
 
 
 def smollm2() -> Tokenizer:

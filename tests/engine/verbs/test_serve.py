@@ -28,7 +28,7 @@ from tests.engine.server.live import events, until
 PROGRAM = """
 import sys
 from importlib.metadata import EntryPoint
-from onbeat_proofs import program
+from onbeat import program
 program._verbs = lambda: {"serve": EntryPoint("serve", "onbeat_engine.verbs.serve:command", program.GROUP)}
 sys.exit(program.run())
 """

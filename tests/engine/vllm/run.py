@@ -1,6 +1,6 @@
-"""Drives vLLM schedulers under the recorder. A script for an interpreter that has vLLM; run by test_vllm_recorder.py.
+"""Drives vLLM schedulers under the recorder. A script for an interpreter that has vLLM; run by test_recorder.py.
 
-    vllm_run.py FOLDER CLASS SEED STEPS
+    run.py FOLDER CLASS SEED STEPS
 
 writes a trace into FOLDER and prints, as JSON, the version, the steps, and what the scheduler did in them. No model
 runs: everybody samples token 7 whenever vLLM expects him to.

@@ -50,7 +50,7 @@ ODD |= {"one-token-passes", "visit-once", "evicted-is-out", "victim-can-pay", "f
 def run_vllm(folder: Path, kind: str, seed: int, steps: int = 400) -> dict[str, Any]:
     paths = [os.environ.get("ONBEAT_VLLM_PATH", ""), *(str(ROOT / name) for name in ("spec", "reference", "engine"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-    command = [str(PYTHON), str(ROOT / "tests" / "engine" / "vllm_run.py"), str(folder), kind, str(seed), str(steps)]
+    command = [str(PYTHON), str(Path(__file__).with_name("run.py")), str(folder), kind, str(seed), str(steps)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     report: dict[str, Any] = json.loads(run.stdout)

@@ -12,7 +12,8 @@ from tests.engine.vllm.needs import needs_vllm
 needs_vllm()
 
 from onbeat_engine.vllm.releases import LOGGER  # noqa: E402 - only where vLLM is installed
-from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, STOCKS_OWN_UNHELD, InvariantViolated, Watch  # noqa: E402 - as above
+from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, STOCKS_OWN_UNHELD, Watch  # noqa: E402 - as above
+from onbeat_spec.errors import InvariantViolated  # noqa: E402 - as above
 from onbeat_spec.invariants import RUNS_PREDICATES  # noqa: E402 - as above
 from onbeat_spec.policy import Policy  # noqa: E402 - as above
 from onbeat_spec.records import Facts  # noqa: E402 - as above

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, STOCKS_OWN_UNHELD, InvariantViolated, Watch
+from onbeat_engine.vllm.watch import FATAL, MONITOR, STOCKS_OWN, STOCKS_OWN_UNHELD, Watch
 from onbeat_spec.catalogue import CATALOGUE
-from onbeat_spec.errors import ConfigError
+from onbeat_spec.errors import ConfigError, InvariantViolated
 from onbeat_spec.records import Violation
 
 

@@ -86,7 +86,8 @@ def _outer(scope: GroupScope, state: Plain) -> list[Plain]:
                 found.append((TEXT.request(front, place), left._replace(requests=left.requests - 1)))
     if left.controls:
         fewer = left._replace(controls=left.controls - 1)
-        calls = [TEXT.pause(front, mode) for mode in scope.modes if not (front.sleeping and mode == "wait")]
+        modes = [mode for mode in scope.modes if not (front.sleeping and mode == "wait")]
+        calls = [TEXT.pause(front, mode, holds=scope.holds) for mode in modes]
         if front.paused is not None:
             calls += [TEXT.sleep(front), TEXT.rouse(front)]
         found += [(call, fewer) for call in calls if call[1]]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
@@ -457,7 +457,9 @@ def test_a_group_that_stops_with_work_left_is_caught(tmp_path: Path) -> None:
     assert violated(report) == {"wake-not-lost"}
 
 
-def beats(folder: Path, *, fault: bool, steps: int = 18, **options: Any) -> list[list[str]]:
+def beats(
+    folder: Path, *, fault: bool, steps: int = 18, mode: Literal["new", "all"] = "all", **options: Any
+) -> list[list[str]]:
     """Return the files of two ranks. Rank 1 takes dummies on all beats but the first: by a fault, or it is paused."""
     config = Config(block_size=4, num_blocks=50, data_parallel_size=2, prefill_schedule_interval=3)
     folders = [folder / "0", folder / "1"]
@@ -472,7 +474,7 @@ def beats(folder: Path, *, fault: bool, steps: int = 18, **options: Any) -> list
                 each.add_request(request("b", 5))
             if rank and number and number % 3 == 0:
                 if not fault:
-                    each.pause("all")
+                    each.pause(mode)
                 each.recorder.took_part(lock)
                 each.resume()
                 continue
@@ -494,8 +496,10 @@ def test_a_rank_that_takes_dummies_with_work_is_caught(tmp_path: Path) -> None:
     assert dummies(report) == [f"lock step {number}: {says}" for number in range(3, 18, 3)]
 
 
-def test_a_rank_that_is_paused_takes_dummies(tmp_path: Path) -> None:
-    first, second = beats(tmp_path, fault=False)
+@pytest.mark.parametrize("mode", ["new", "all"])
+def test_a_rank_that_is_paused_takes_dummies(tmp_path: Path, mode: Literal["new", "all"]) -> None:
+    """In a pause for new requests only, which no engine of ours makes, it is not known whether it had to."""
+    first, second = beats(tmp_path, fault=False, mode=mode)
     report = check_trace([*first, *second])
     assert violated(report) == set()
     assert verdict(report, "wake-not-lost") == "holds"

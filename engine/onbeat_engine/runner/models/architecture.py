@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from onbeat_engine.runner.models.fields import Fields
 from onbeat_engine.wire.errors import ModelError
 
 _ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
@@ -109,7 +110,7 @@ class ModelConfig:
         architecture = listed[0] if isinstance(listed, list) and listed else listed
         if architecture not in _ARCHITECTURES:
             raise ModelError(f"architecture {architecture!r} is not served; these are: {', '.join(_ARCHITECTURES)}")
-        fields = _Fields(config, "config.json")
+        fields = Fields(config, "config.json")
         _refuse_unserved(config)
         moe = architecture == "Qwen3MoeForCausalLM"
         layers = fields.whole("num_hidden_layers")
@@ -140,7 +141,7 @@ class ModelConfig:
             bos_token_id=fields.ids("bos_token_id")[0] if fields.ids("bos_token_id") else None,
             eos_token_ids=tuple(
                 dict.fromkeys(
-                    fields.ids("eos_token_id") + _Fields(generation or {}, "generation_config.json").ids("eos_token_id")
+                    fields.ids("eos_token_id") + Fields(generation or {}, "generation_config.json").ids("eos_token_id")
                 )
             ),
             num_experts=experts,
@@ -170,7 +171,7 @@ class ModelConfig:
             served = ", ".join(_GGUF_ARCHITECTURES)
             raise ModelError(f"GGUF architecture {name!r} is not served; these are: {served}")
         prefix = f"{name}."
-        fields = _Fields({k.removeprefix(prefix): v for k, v in metadata.items()}, "the GGUF metadata", prefix)
+        fields = Fields({k.removeprefix(prefix): v for k, v in metadata.items()}, "the GGUF metadata", prefix)
         hidden, heads = fields.whole("embedding_length"), fields.whole("attention.head_count")
         if heads < 1:
             raise ModelError(f"{prefix}attention.head_count is {heads}; it must be at least 1")
@@ -186,7 +187,7 @@ class ModelConfig:
         embedding = shapes.get("token_embd.weight")
         if embedding is None or len(embedding) != 2:
             raise ModelError("the GGUF file has no matrix token_embd.weight")
-        token = _Fields(metadata, "the GGUF metadata")
+        token = Fields(metadata, "the GGUF metadata")
         bos = token.ids("tokenizer.ggml.bos_token_id")
         ends = token.ids("tokenizer.ggml.eos_token_id") + token.ids("tokenizer.ggml.eot_token_id")
         return cls(
@@ -214,58 +215,6 @@ class ModelConfig:
             raise ModelError(f"the model's {name} is {getattr(self, name)!r}; it must be {rule}")
 
 
-class _Fields:
-    """Values of a mapping that somebody else wrote."""
-
-    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
-        self.values = values
-        self.where = where
-        self.prefix = prefix
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            self._wrong(key, value, "a whole number")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
-            self._wrong(key, value, "a number")
-        return float(value)
-
-    def flag(self, key: str) -> bool:
-        value = self._get(key, False)
-        if not isinstance(value, bool):
-            self._wrong(key, value, "true or false")
-        return value
-
-    def text(self, key: str) -> str | None:
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, str):
-            self._wrong(key, value, "a string")
-        return value
-
-    def ids(self, key: str) -> tuple[int, ...]:
-        """Return token ids or layers, given as one number, a list, or not at all."""
-        value = self.values.get(key)
-        listed = [] if value is None else value if isinstance(value, list) else [value]
-        if any(isinstance(each, bool) or not isinstance(each, int) for each in listed):
-            self._wrong(key, value, "a whole number or a list of them")
-        return tuple(listed)
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self.values.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            raise ModelError(f"{self.where} lacks {self.prefix}{key}")
-        return value
-
-    def _wrong(self, key: str, value: Any, rule: str) -> NoReturn:
-        raise ModelError(f"{self.prefix}{key} in {self.where} is {value!r}; it must be {rule}")
-
-
 def _refuse_unserved(config: Mapping[str, Any]) -> None:
     """Refuse what would change the outputs and is not built here."""
     activation = config.get("hidden_act", "silu")
@@ -281,8 +230,8 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
     values = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(values, Mapping):
         raise ModelError(f"the rope settings in config.json are {values!r}; they must be an object")
-    rope = _Fields(values, "the rope settings in config.json")
-    theta = rope.number("rope_theta", _Fields(config, "config.json").number("rope_theta", 10000.0))
+    rope = Fields(values, "the rope settings in config.json")
+    theta = rope.number("rope_theta", Fields(config, "config.json").number("rope_theta", 10000.0))
     if rope.number("partial_rotary_factor", 1.0) != 1.0:
         raise ModelError(f"partial_rotary_factor is {values['partial_rotary_factor']}; only 1 is served")
     kind = values.get("rope_type", values.get("type", "default"))
@@ -298,7 +247,7 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
     )
 
 
-def _sparse(fields: _Fields, layers: int) -> tuple[int, ...]:
+def _sparse(fields: Fields, layers: int) -> tuple[int, ...]:
     """Return the layers that have experts, by Qwen3-MoE's rule."""
     step = fields.whole("decoder_sparse_step", 1)
     if step < 1:

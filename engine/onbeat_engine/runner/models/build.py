@@ -1,4 +1,4 @@
-"""From named tensors to a decoder."""
+"""Builds a decoder from named tensors."""
 
 from collections.abc import Sequence
 

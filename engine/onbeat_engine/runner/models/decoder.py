@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from onbeat_engine.runner.models.architecture import ModelConfig
-from onbeat_engine.runner.models.attention import Attention
+from onbeat_engine.runner.models.attention_interface import Attention
 from onbeat_engine.runner.models.linear import Linear
 from onbeat_engine.runner.models.moe import Experts, LocalExperts, route
 from onbeat_engine.runner.models.rope import Rope

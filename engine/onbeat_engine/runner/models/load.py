@@ -1,4 +1,4 @@
-"""From an engine's configuration to a model that can run."""
+"""Loads the model that an engine's configuration names."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

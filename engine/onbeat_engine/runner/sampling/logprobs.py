@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from onbeat_engine.runner.executor import TokenLogprobs
 from onbeat_engine.runner.sampling.transfer import to_device
+from onbeat_engine.wire.messages import TokenLogprobs
 
 ROWS_AT_ONCE = 64
 """Positions of a prompt whose log probabilities are worked out together; bounds the memory."""

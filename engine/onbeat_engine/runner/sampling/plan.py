@@ -7,6 +7,7 @@ import torch
 
 from onbeat_engine.runner.executor import EngineRequest
 from onbeat_engine.runner.sampling.transfer import to_device
+from onbeat_engine.text.grammars import Matcher
 from onbeat_engine.wire.params import SamplingParams
 
 
@@ -22,7 +23,7 @@ class SamplerState:
         """Its slot of `Penalties`, if it has penalties."""
         self.counted = -1
         """Tokens, prompt included, that its slot has counted."""
-        self.matcher: Any = None
+        self.matcher: Matcher | None = None
         """Its place in its grammar, if it has one."""
 
 

@@ -6,14 +6,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from onbeat_engine.runner.executor import EngineRequest, TokenLogprobs
+from onbeat_engine.runner.executor import EngineRequest
 from onbeat_engine.runner.sampling import filters
 from onbeat_engine.runner.sampling.logprobs import LogprobTensors, as_lists, measure
 from onbeat_engine.runner.sampling.noise import uniform
 from onbeat_engine.runner.sampling.penalties import Penalties
 from onbeat_engine.runner.sampling.plan import SamplerState, SamplingPlan, penalised
-from onbeat_engine.runner.sampling.structured import Grammars
+from onbeat_engine.runner.sampling.structured import mask_logits
 from onbeat_engine.runner.sampling.transfer import OnHost, to_device
+from onbeat_engine.text.grammars import Grammars
+from onbeat_engine.wire.messages import TokenLogprobs
 from onbeat_spec.errors import ProtocolMisuse
 
 
@@ -158,7 +160,7 @@ class Sampler:
         logits = logits.clone() if logits.dtype == torch.float64 else logits.to(torch.float32, copy=True)
         if plan.structured:
             assert self._grammars is not None
-            self._grammars.mask(logits, [(row, plan.states[row], positions[row]) for row in plan.structured])
+            mask_logits(logits, self._grammars, [(row, plan.states[row], positions[row]) for row in plan.structured])
         if plan.biases:
             rows, ids, values = plan.biases
             logits.index_put_((rows, ids), values.to(logits.dtype), accumulate=True)

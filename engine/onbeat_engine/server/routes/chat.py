@@ -7,10 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from onbeat_engine.server.bodies import ChatChoice, ChatCompletion, ChatMessage, ChatRequest
-from onbeat_engine.server.engine import ChoiceOutput
+from onbeat_engine.server.engine import ServedChoice
 from onbeat_engine.server.errors import GENERATING
 from onbeat_engine.server.jobs import ClientGone, Job, Work
+from onbeat_engine.server.request_bodies import ChatRequest
+from onbeat_engine.server.response_bodies import ChatChoice, ChatCompletion, ChatMessage
 from onbeat_engine.server.routes import logprobs
 from onbeat_engine.server.serving import EventStream, Serving, Whole, gather
 from onbeat_engine.wire.errors import BadRequest
@@ -75,7 +76,7 @@ class ChatAnswer:
         }
         self.opened: set[int] = set()
 
-    def chunks(self, index: int, choice: ChoiceOutput) -> Sequence[Mapping[str, Any]]:
+    def chunks(self, index: int, choice: ServedChoice) -> Sequence[Mapping[str, Any]]:
         """Return the chunks for what is new of a choice; its first one tells the role."""
         chunks = []
         if index not in self.opened:

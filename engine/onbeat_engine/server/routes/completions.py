@@ -7,10 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from onbeat_engine.server.bodies import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt
-from onbeat_engine.server.engine import Chances, ChoiceOutput
+from onbeat_engine.server.engine import ServedChoice, ServedLogprobs
 from onbeat_engine.server.errors import GENERATING
 from onbeat_engine.server.jobs import ClientGone, Job, Work
+from onbeat_engine.server.request_bodies import CompletionRequest, Prompt
+from onbeat_engine.server.response_bodies import Completion, CompletionChoice, CompletionLogprobs
 from onbeat_engine.server.routes import logprobs
 from onbeat_engine.server.serving import EventStream, Gathered, Serving, Whole, gather
 from onbeat_engine.wire.errors import BadRequest
@@ -86,7 +87,7 @@ class CompletionAnswer:
         self.offsets: dict[int, int] = {}
         """By choice that chunks were made of: characters of its tokens so far."""
 
-    def chunks(self, index: int, choice: ChoiceOutput) -> Sequence[Mapping[str, Any]]:
+    def chunks(self, index: int, choice: ServedChoice) -> Sequence[Mapping[str, Any]]:
         """Return the chunk for what is new of a choice; none if nothing is."""
         text, ids = choice.text, choice.token_ids
         if self.only_prompt:
@@ -119,8 +120,10 @@ class CompletionAnswer:
         answer = Completion(**self.head, choices=choices, usage=whole.usage)
         return Response(answer.model_dump_json(), media_type="application/json")
 
-    def _choice(self, index: int, choice: Gathered, of_prompt: Sequence[Chances | None] | None) -> CompletionChoice:
-        text, ids, chances = choice.text, choice.token_ids, list[Chances | None](choice.logprobs)
+    def _choice(
+        self, index: int, choice: Gathered, of_prompt: Sequence[ServedLogprobs | None] | None
+    ) -> CompletionChoice:
+        text, ids, chances = choice.text, choice.token_ids, list[ServedLogprobs | None](choice.logprobs)
         if self.only_prompt:
             text, ids, chances = "", [], []
         if self.body.echo and of_prompt is not None:
@@ -134,5 +137,7 @@ class CompletionAnswer:
             prompt_logprobs=None if self.body.prompt_logprobs is None else logprobs.prompt(of_prompt),
         )
 
-    def _logprobs(self, ids: Sequence[int], chances: Sequence[Chances | None], offset: int) -> CompletionLogprobs:
+    def _logprobs(
+        self, ids: Sequence[int], chances: Sequence[ServedLogprobs | None], offset: int
+    ) -> CompletionLogprobs:
         return logprobs.completion(ids, chances, lambda token: self.tokenizer.decode([token]), offset)

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what does it measure: `/health`, `/ready`, `/metrics`, `/version`."""
+"""Health, readiness, metrics and version: `/health`, `/ready`, `/metrics`, `/version`."""
 
 import time
 from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""`/lanes`: the steps of all ranks as a picture that goes along with them."""
+"""`/lanes`: the steps of all ranks as a live picture."""
 
 import asyncio
 from typing import Any

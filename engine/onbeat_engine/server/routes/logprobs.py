@@ -3,26 +3,26 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from onbeat_engine.server.bodies import (
+from onbeat_engine.server.engine import ServedLogprob, ServedLogprobs
+from onbeat_engine.server.response_bodies import (
     ChatLogprobs,
     CompletionLogprobs,
     PromptLogprobs,
     TokenLogprob,
     TopLogprob,
 )
-from onbeat_engine.server.engine import Chances, TokenChance
 
 LOWEST = -9999.0
 """JSON has no minus infinity, nor not-a-number."""
 
 
-def value(chance: TokenChance) -> float:
+def value(chance: ServedLogprob) -> float:
     """Return a log probability that JSON can hold."""
     return chance.logprob if chance.logprob > LOWEST else LOWEST  # so is not-a-number
 
 
 def completion(
-    ids: Sequence[int], chances: Sequence[Chances | None], decode: Callable[[int], str], offset: int
+    ids: Sequence[int], chances: Sequence[ServedLogprobs | None], decode: Callable[[int], str], offset: int
 ) -> CompletionLogprobs:
     """Return them as `/v1/completions` does.
 
@@ -43,13 +43,13 @@ def completion(
     return told
 
 
-def by_text(known: Chances) -> dict[str, float]:
+def by_text(known: ServedLogprobs) -> dict[str, float]:
     """Return the likely tokens by their texts; of several with the same one, the likeliest."""
     ordered = sorted(known.values(), key=lambda chance: chance.logprob)
     return {chance.decoded_token: value(chance) for chance in ordered}
 
 
-def chat(ids: Sequence[int], chances: Sequence[Chances], top: int) -> ChatLogprobs:
+def chat(ids: Sequence[int], chances: Sequence[ServedLogprobs], top: int) -> ChatLogprobs:
     """Return them as `/v1/chat/completions` does, with this many likely tokens for each."""
     content = []
     for token, known in zip(ids, chances, strict=True):
@@ -58,7 +58,7 @@ def chat(ids: Sequence[int], chances: Sequence[Chances], top: int) -> ChatLogpro
     return ChatLogprobs(content=content)
 
 
-def entry(chance: TokenChance) -> dict[str, Any]:
+def entry(chance: ServedLogprob) -> dict[str, Any]:
     """Return one token as chat's form has it."""
     return {
         "token": chance.decoded_token,
@@ -67,13 +67,13 @@ def entry(chance: TokenChance) -> dict[str, Any]:
     }
 
 
-def prompt(chances: Sequence[Chances | None] | None) -> PromptLogprobs | None:
+def prompt(chances: Sequence[ServedLogprobs | None] | None) -> PromptLogprobs | None:
     """Return a prompt's as vLLM's field `prompt_logprobs` has them; None stays None."""
     if chances is None:
         return None
     return [None if known is None else {token: ranked(each) for token, each in known.items()} for known in chances]
 
 
-def ranked(chance: TokenChance) -> dict[str, Any]:
+def ranked(chance: ServedLogprob) -> dict[str, Any]:
     """Return one token as `prompt_logprobs` has it."""
     return {"logprob": value(chance), "rank": chance.rank, "decoded_token": chance.decoded_token}

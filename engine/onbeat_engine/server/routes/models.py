@@ -2,15 +2,9 @@
 
 from fastapi import APIRouter
 
-from onbeat_engine.server.bodies import (
-    DetokenizedText,
-    DetokenizeRequest,
-    Model,
-    ModelList,
-    TokenizeRequest,
-    Tokens,
-)
 from onbeat_engine.server.errors import RESPONSES
+from onbeat_engine.server.request_bodies import DetokenizeRequest, TokenizeRequest
+from onbeat_engine.server.response_bodies import DetokenizedText, Model, ModelList, Tokens
 from onbeat_engine.server.serving import Serving
 from onbeat_engine.wire.errors import BadRequest
 

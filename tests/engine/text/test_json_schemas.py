@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from onbeat_engine.runner.sampling.json_schemas import MAX_DEPTH, check_schema
-from onbeat_engine.runner.sampling.structured import Grammars
+from onbeat_engine.text.grammars import Grammars
+from onbeat_engine.text.json_schemas import MAX_DEPTH, check_schema
 from onbeat_engine.wire.errors import BadRequest
 from onbeat_engine.wire.params import StructuredOutput
 from tests.engine.text.tiny import tiny
@@ -33,7 +33,7 @@ def test_refused(schema: dict[str, Any], value: Any, message: str, monkeypatch: 
         with pytest.raises(BadRequest, match=message):
             check_schema(each)
     pytest.importorskip("xgrammar")
-    monkeypatch.setattr("onbeat_engine.runner.sampling.structured.check_schema", lambda schema: None)
+    monkeypatch.setattr("onbeat_engine.text.grammars.check_schema", lambda schema: None)
     matcher = Grammars(tiny, tiny().vocab_size).matcher(StructuredOutput(json_schema=schema)).inner
     assert matcher.accept_string(json.dumps(value))
     assert matcher.is_completed()
