@@ -109,7 +109,7 @@ class Lifecycle:
                 f"{request.num_prompt}; they must be part of the prompt"
             )
         most = self.config.longest_request
-        if request.num_prompt >= most:
+        if not self.config.fits(request.num_prompt):
             raise RequestRefused(
                 f"request {request.id!r} has {request.num_prompt} prompt tokens and can never fit: "
                 f"{most - 1} is the most (max_model_len {self.config.max_model_len}, KV pool "

@@ -137,8 +137,9 @@ class Scheduler(Lifecycle):
         request.num_computed += tokens
         step.scheduled[request.id] = tokens
         step.budget -= tokens
-        if work > 1 or request in flight.loads:
-            step.prefill = step.prefill or work > 1
+        prefill = not is_decode(work)
+        if prefill or request in flight.loads:
+            step.prefill = step.prefill or prefill
             flight.prefilled.append(request)
             if tokens < work:
                 return

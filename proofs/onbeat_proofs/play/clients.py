@@ -92,7 +92,7 @@ class Clients:
         twin = bool(tracks) and tracks[-1].request.place is not Place.FINISHED
         # An id also stays taken until the load that its last bearer left behind has ended.
         twin = twin or any(orphan.id == op.id for orphan in self.scheduler.orphans)
-        fits = op.prompt < self.config.longest_request
+        fits = self.config.fits(op.prompt)
         try:
             self.scheduler.add_request(request)
         except RequestRefused:

@@ -87,7 +87,7 @@ class Runs(Driver):
         refused = len(self.refused)
         super().apply(op)
         if len(self.refused) > refused and isinstance(op, Add):
-            self.tally.met["never-fits-refused"] += op.prompt >= self.config.longest_request
+            self.tally.met["never-fits-refused"] += not self.config.fits(op.prompt)
 
     def _require_rest(self) -> None:
         """Let everybody finish; whoever cannot is stuck."""

@@ -118,7 +118,7 @@ class VllmScheduler:
         """
         if request.id in self.real.requests:
             raise RequestRefused(f"{request.id} is live; use another id")
-        if not 0 < request.num_prompt < self.max_model_len or request.max_tokens < 1:
+        if request.num_prompt < 1 or not self.config.fits(request.num_prompt) or request.max_tokens < 1:
             raise RequestRefused(
                 f"{request.id} has {request.num_prompt} prompt tokens; it must have 1 to {self.max_model_len - 1}"
             )
@@ -236,7 +236,7 @@ class VllmScheduler:
             request = self.requests[id]
             work[id] = request.num_tokens - request.num_computed + step.scheduled.get(id, 0)
         step.prefill = any(not is_decode(work[id]) for id in step.scheduled if id in work)
-        step.hold = throttle and not step.wrote_flag and step.open and not step.evictions
+        step.hold = throttle and not step.wrote_flag and step.offers_admission
         step.saturated = self.saturated
         sampling = tuple(self.requests[id] for id in step.scheduled if id in work and step.scheduled[id] >= work[id])
         if not self._counts_placeholders:
