@@ -7,7 +7,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from onbeat_reference.blocks import BlockPool
 from onbeat_reference.pool import CountingPool
@@ -52,9 +52,6 @@ class Lifecycle:
     Raises:
         ConfigError: `config.policy` names no policy.
     """
-
-    loads_hold_slots: ClassVar[bool] = True
-    """A request takes its slot when its remote load starts, not when it runs."""
 
     def __init__(self, config: Config, policy: Policy | None = None, pool: CountingPool | None = None) -> None:
         if policy is None:

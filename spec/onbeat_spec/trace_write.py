@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from onbeat_spec.records import LockStep, Place, State, Step, View
+from onbeat_spec.records import LockStep, Place, State, View
 from onbeat_spec.trace import (
     CONFIG_DEFAULTS,
     FORMAT,

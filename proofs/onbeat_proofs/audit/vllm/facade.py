@@ -13,6 +13,7 @@ from onbeat_proofs.audit.vllm import library
 from onbeat_proofs.audit.vllm.releases import names_its_text
 from onbeat_proofs.audit.vllm.shape import shape
 from onbeat_proofs.foreign.branching import branch
+from onbeat_proofs.foreign.families import DecidesItself
 from onbeat_proofs.scenarios.operations import Add, Ineligible, Op, RemoteDone, RemoteFailed, ResetPrefixCache
 from onbeat_reference.lifecycle import Outputs, PauseMode
 from onbeat_reference.observe_vllm import block_ids, chunks, owed, place_of, waiting_requests
@@ -63,7 +64,7 @@ class Pool:
         return len(blocks)
 
 
-class VllmScheduler:
+class VllmScheduler(DecidesItself):
     """A real scheduler object of vLLM's family.
 
     Args:
@@ -95,7 +96,7 @@ class VllmScheduler:
         self.waiting: list[Request] = []
         self.parked: list[Request] = []
         self.in_flight: deque[VllmFlight] = deque()
-        self.aside: frozenset[str] = frozenset()
+        self.aside: Collection[str] = frozenset()
         """Waiting requests that vLLM's flag does not count: they were blocked, or are."""
         self.chunks: frozenset[str] = frozenset()
         """Running requests that vLLM counts as prefills: also with one token of their prompt left."""
