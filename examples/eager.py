@@ -8,6 +8,6 @@ class Eager(Policy):
 
     name = "eager"
 
-    def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+    def holds_waiting(self, *, work: int, computed: int, external: int) -> bool:
         """Held only if long."""
         return work > 64

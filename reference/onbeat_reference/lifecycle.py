@@ -7,7 +7,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from onbeat_reference.blocks import BlockPool
 from onbeat_reference.pool import CountingPool
@@ -52,9 +52,6 @@ class Lifecycle:
     Raises:
         ConfigError: `config.policy` names no policy.
     """
-
-    loads_hold_slots: ClassVar[bool] = True
-    """A request takes its slot when its remote load starts, not when it runs."""
 
     def __init__(self, config: Config, policy: Policy | None = None, pool: CountingPool | None = None) -> None:
         if policy is None:
@@ -109,7 +106,7 @@ class Lifecycle:
                 f"{request.num_prompt}; they must be part of the prompt"
             )
         most = self.config.longest_request
-        if request.num_prompt >= most:
+        if not self.config.fits(request.num_prompt):
             raise RequestRefused(
                 f"request {request.id!r} has {request.num_prompt} prompt tokens and can never fit: "
                 f"{most - 1} is the most (max_model_len {self.config.max_model_len}, KV pool "

@@ -294,8 +294,7 @@ def step_of(
     if hold and paused != "all":
         step.held = list(_held(step, before, after, config, chunks))
     step.prefill = any(_prefills(step, after.requests[id]) for id in step.scheduled if id in after.requests)
-    offered = not hold and not step.evictions and step.open
-    step.wrote_flag = offered or before.saturated != after.saturated
+    step.wrote_flag = step.offers_admission or before.saturated != after.saturated
     return step
 
 
@@ -342,7 +341,8 @@ def _held(step: Step, before: State, after: State, config: Config, chunks: Colle
 def _prefills(step: Step, now: View) -> bool:
     """Whether a scheduled request had more than one token of local work."""
     given = step.scheduled[now.id] - step.drafts.get(now.id, 0)
-    return given > 1 or now.num_computed < now.num_tokens
+    left = max(0, now.num_tokens - now.num_computed)
+    return not is_decode(given + left)
 
 
 def facts_of(config: Config, before: State, step: Step, after: State) -> Facts:

@@ -40,14 +40,17 @@ class Scheduler(Lifecycle):
         self._expire_loads(step)
         if self.paused != "all":
             step.hold = policy.may_hold(
-                throttle_prefills, self.saturated, self.held_steps, self.config.max_hold_steps
-            ) and any(policy.justifies_hold(local_work(r), runnable(r, step.index)) for r in self.running)
+                throttle=throttle_prefills,
+                saturated=self.saturated,
+                held_steps=self.held_steps,
+                max_hold_steps=self.config.max_hold_steps,
+            ) and any(policy.justifies_hold(work=local_work(r), can_run=runnable(r, step.index)) for r in self.running)
             held, owed = self._serve(flight, tuple(self.running), step.hold)
             if step.hold and policy.lifts(len(step.scheduled)):
                 step.lifted = True
                 step.held.clear()
                 self._serve(flight, held, False, owed)
-            if policy.scans(bool(step.evictions), step.open):
+            if policy.scans(preempted=bool(step.evictions), open=step.open):
                 self._scan(flight, tuple(self.waiting), step.holding)
             if self.config.num_draft_tokens:
                 self._serve_drafts(flight)
@@ -82,13 +85,13 @@ class Scheduler(Lifecycle):
             budget, due = step.budget, 0
             if not is_decode(work):
                 due = self._owed(requests[position + 1 :], now) if owed is None else owed[position]
-                budget = policy.chunk_budget(budget, due)
+                budget = policy.chunk_budget(budget=budget, owed=due)
             if hold and policy.holds_running(work):
                 held.append(request)
                 owed_then.append(due)
                 step.held.append(request.id)
                 continue
-            tokens = grant(work, budget, cap)
+            tokens = grant(work=work, budget=budget, cap=cap)
             if tokens <= 0:
                 continue
             end = request.num_computed + tokens
@@ -134,8 +137,9 @@ class Scheduler(Lifecycle):
         request.num_computed += tokens
         step.scheduled[request.id] = tokens
         step.budget -= tokens
-        if work > 1 or request in flight.loads:
-            step.prefill = step.prefill or work > 1
+        prefill = not is_decode(work)
+        if prefill or request in flight.loads:
+            step.prefill = step.prefill or prefill
             flight.prefilled.append(request)
             if tokens < work:
                 return
@@ -146,11 +150,11 @@ class Scheduler(Lifecycle):
         """Give draft tokens what is left of the budget and, beside all promises, of the pool."""
         step, pool, block_size = flight.step, self.pool, self.config.block_size
         for request in flight.sampling:
-            drafts = self.policy.grant(request.num_drafts, step.budget, request.num_drafts)
+            drafts = self.policy.grant(work=request.num_drafts, budget=step.budget, cap=request.num_drafts)
             request.num_drafts = 0
             slots = request.num_blocks * block_size - request.num_computed
             more = pool.blocks_for(request.num_computed + drafts) - request.num_blocks
-            if drafts > slots and not self.policy.fits_whole(more, pool.free, pool.promised):
+            if drafts > slots and not self.policy.fits_whole(needed=more, free=pool.free, promised=pool.promised):
                 drafts = slots
             if drafts > 0 and pool.grow(request, request.num_computed + drafts):
                 request.num_computed += drafts
@@ -176,7 +180,11 @@ class Scheduler(Lifecycle):
                 external = request.remote_tokens
                 at_hand = min(request.remote_tokens, request.num_tokens - 1)
             work = request.num_tokens - at_hand
-            if hold and not loads and self.policy.holds_waiting(work, request.num_computed, external):
+            if (
+                hold
+                and not loads
+                and self.policy.holds_waiting(work=work, computed=request.num_computed, external=external)
+            ):
                 step.held.append(request.id)
                 if not self.policy.scans_past_held():
                     break
@@ -193,7 +201,7 @@ class Scheduler(Lifecycle):
         if request.num_blocks == 0 and self.num_slots >= self.config.max_num_seqs:
             return False
         return self.policy.fits_whole(
-            pool.need(request, request.num_tokens), pool.free, pool.promised - request.reserved
+            needed=pool.need(request, request.num_tokens), free=pool.free, promised=pool.promised - request.reserved
         )
 
     def _start_load(self, step: Step, request: Request) -> None:
@@ -222,7 +230,7 @@ class Scheduler(Lifecycle):
         request.remote_tokens = 0
         request.num_computed = at_hand
         work = local_work(request)
-        tokens = self.policy.grant(work, flight.step.budget, self.config.prefill_cap)
+        tokens = self.policy.grant(work=work, budget=flight.step.budget, cap=self.config.prefill_cap)
         self.pool.grow(request, at_hand + tokens)
         self.pool.reserve(request)
         request.place = Place.RUNNING
@@ -233,7 +241,7 @@ class Scheduler(Lifecycle):
     def _write_flag(self, step: Step) -> None:
         """Write the saturation flag, if this step may."""
         policy = self.policy
-        if policy.writes_flag(step.hold, bool(step.evictions), step.open):
+        if policy.writes_flag(hold=step.hold, preempted=bool(step.evictions), open=step.open):
             backlog = any(r.eligible_at <= step.index for r in self.waiting)
-            self.saturated = policy.saturated(backlog, bool(self.waiting))
+            self.saturated = policy.saturated(backlog=backlog, waiting=bool(self.waiting))
             step.wrote_flag = True

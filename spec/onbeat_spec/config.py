@@ -63,11 +63,15 @@ class Config:
 
     @property
     def longest_request(self) -> int:
-        """Most tokens that a request may ever know; a prompt as long as that can never fit, since it samples (B44).
+        """Most tokens that a request may ever know; a prompt is shorter, since a request samples (B44).
 
         The last token needs no KV, hence one more than the pool can hold.
         """
         return min(self.max_model_len, self.capacity + 1)
+
+    def fits(self, num_prompt: int) -> bool:
+        """Whether a prompt of so many tokens can ever be served; one that cannot is refused when it comes (B44)."""
+        return num_prompt < self.longest_request
 
 
 _AT_LEAST_ONE = (

@@ -49,21 +49,22 @@ def is_decode(work: int) -> bool:
 class Policy:
     """The decisions of a step. This class is the policy `onbeat`; a policy of one's own overrides methods.
 
-    Every method is a pure function of ints and bools (work, budget, caps in tokens; blocks in KV blocks).
+    Every method is a pure function of ints and bools (work, budget, caps in tokens; blocks in KV blocks). Two or more
+    are given by name only, since a type checker does not see two ints exchanged.
     """
 
     name: ClassVar[str] = "onbeat"
 
     # 1. Hold or not.
 
-    def may_hold(self, throttle: bool, saturated: bool, held_steps: int, max_hold_steps: int) -> bool:
+    def may_hold(self, *, throttle: bool, saturated: bool, held_steps: int, max_hold_steps: int) -> bool:
         """Whether this step may hold prefills at all, given that some decode justifies it.
 
         A saturated rank is never throttled (B02), and the hard bound wins over the flag (B08).
         """
         return throttle and not saturated and held_steps < max_hold_steps
 
-    def justifies_hold(self, work: int, can_run: bool) -> bool:
+    def justifies_hold(self, *, work: int, can_run: bool) -> bool:
         """Whether a running request is a reason to hold: a decode that can run in this very step (B07)."""
         return can_run and is_decode(work)
 
@@ -73,7 +74,7 @@ class Policy:
         """Whether a hold passes over this running request: a chunk is, a decode never (B05)."""
         return not is_decode(work)
 
-    def grant(self, work: int, budget: int, cap: int) -> int:
+    def grant(self, *, work: int, budget: int, cap: int) -> int:
         """Tokens for a request: its work, as far as budget and cap allow."""
         if work > budget:
             work = budget
@@ -81,7 +82,7 @@ class Policy:
             work = cap
         return work
 
-    def chunk_budget(self, budget: int, owed: int) -> int:
+    def chunk_budget(self, *, budget: int, owed: int) -> int:
         """Budget open to a chunk: what the decodes behind it in the list are owed stays theirs (B12, B19)."""
         if owed >= budget:
             return 0
@@ -95,11 +96,11 @@ class Policy:
 
     # 4. The waiting list.
 
-    def scans(self, preempted: bool, open: bool) -> bool:
+    def scans(self, *, preempted: bool, open: bool) -> bool:
         """Whether the step looks at waiting requests at all."""
         return open and not preempted
 
-    def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+    def holds_waiting(self, *, work: int, computed: int, external: int) -> bool:
         """Whether a hold passes over this waiting request.
 
         Args:
@@ -113,7 +114,7 @@ class Policy:
         """Whether the scan goes on behind a held request."""
         return True
 
-    def fits_whole(self, needed: int, free: int, promised: int) -> bool:
+    def fits_whole(self, *, needed: int, free: int, promised: int) -> bool:
         """Whether a request's whole known sequence fits beside what others were promised (B46, B60, B113).
 
         Args:
@@ -125,11 +126,11 @@ class Policy:
 
     # 5. The saturation flag.
 
-    def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+    def writes_flag(self, *, hold: bool, preempted: bool, open: bool) -> bool:
         """Whether this step writes the flag: only one that really offered admission to everybody (B03)."""
         return open and not hold and not preempted
 
-    def saturated(self, backlog: bool, waiting: bool) -> bool:
+    def saturated(self, *, backlog: bool, waiting: bool) -> bool:
         """The flag's new value.
 
         Args:
@@ -144,7 +145,7 @@ class PullRequest44558(Policy):
 
     name = "pr44558"
 
-    def justifies_hold(self, work: int, can_run: bool) -> bool:
+    def justifies_hold(self, *, work: int, can_run: bool) -> bool:
         """Any decode, whether or not it can run in this step."""
         return is_decode(work)
 
@@ -152,7 +153,7 @@ class PullRequest44558(Policy):
         """Never: a hold stands for the whole step."""
         return False
 
-    def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+    def holds_waiting(self, *, work: int, computed: int, external: int) -> bool:
         """Held iff nothing of it is computed yet."""
         return computed == 0
 
@@ -160,7 +161,7 @@ class PullRequest44558(Policy):
         """The scan stops at the first held request."""
         return False
 
-    def saturated(self, backlog: bool, waiting: bool) -> bool:
+    def saturated(self, *, backlog: bool, waiting: bool) -> bool:
         """Anything waiting counts, admissible or not."""
         return waiting
 
@@ -170,11 +171,11 @@ class LocalWork(PullRequest44558):
 
     name = "local-work"
 
-    def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+    def holds_waiting(self, *, work: int, computed: int, external: int) -> bool:
         """Held iff more than one token of local work is left, remote or not."""
         return not is_decode(work)
 
-    def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+    def writes_flag(self, *, hold: bool, preempted: bool, open: bool) -> bool:
         """Also while new requests are paused (from 0.32.0)."""
         return not hold and not preempted
 

@@ -180,6 +180,14 @@ class Step:
         """The step holds prefills, and has not lifted the hold; after it, whether it counts as held."""
         return self.hold and not self.lifted
 
+    @property
+    def offers_admission(self) -> bool:
+        """It offers admission to everybody who waits: it is open, holds nobody and preempts nobody.
+
+        No other step may write the saturation flag (B03).
+        """
+        return self.open and not self.hold and not self.evictions
+
 
 @dataclass(frozen=True, slots=True)
 class State:

@@ -53,7 +53,6 @@ from onbeat_spec.trace_write import (
     STEP_LISTS,
     STEP_MAPS,
     TOTALS,
-    offers,
     standing,
 )
 
@@ -268,7 +267,7 @@ def _read_step(packed: dict[str, Any], config: Config) -> StepRecord:
     step.open = keys.take("open", boolean, True)
     step.evictions = keys.take("evictions", list_of(eviction), [])
     step.budget = keys.take("budget", integer, config.max_num_batched_tokens - sum(step.scheduled.values()))
-    step.wrote_flag = keys.take("wrote_flag", boolean, offers(step))
+    step.wrote_flag = keys.take("wrote_flag", boolean, step.offers_admission)
     step.saturated = keys.take("saturated", boolean, after.saturated)
     record = StepRecord(
         step,

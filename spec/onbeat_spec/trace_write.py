@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from onbeat_spec.records import LockStep, Place, State, Step, View
+from onbeat_spec.records import LockStep, Place, State, View
 from onbeat_spec.trace import (
     CONFIG_DEFAULTS,
     FORMAT,
@@ -67,7 +67,7 @@ def _step_record(record: StepRecord, max_tokens: int) -> Json:
         packed["evictions"] = [list(each) for each in step.evictions]
     if step.budget != max_tokens - sum(step.scheduled.values()):
         packed["budget"] = step.budget
-    if step.wrote_flag != offers(step):
+    if step.wrote_flag != step.offers_admission:
         packed["wrote_flag"] = step.wrote_flag
     if step.saturated != after.saturated:
         packed["saturated"] = step.saturated
@@ -81,11 +81,6 @@ def _step_record(record: StepRecord, max_tokens: int) -> Json:
     if record.whole is not None:
         packed["whole"] = pack_state(record.whole, after)
     return packed
-
-
-def offers(step: Step) -> bool:
-    """Whether a step may be expected to write the flag."""
-    return step.open and not step.hold and not step.evictions
 
 
 def pack_state(state: State, base: State) -> Json:

@@ -28,7 +28,7 @@ class OverBudget(Scheduler):
         super().__init__(config, self.Generous())
 
     class Generous(Policy):
-        def grant(self, work: int, budget: int, cap: int) -> int:
+        def grant(self, *, work: int, budget: int, cap: int) -> int:
             return work
 
 
@@ -63,7 +63,7 @@ class FlagInHolds(Scheduler):
         super().__init__(config, self.Eager())
 
     class Eager(Policy):
-        def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+        def writes_flag(self, *, hold: bool, preempted: bool, open: bool) -> bool:
             return open and not preempted
 
 
@@ -199,7 +199,7 @@ def test_the_flag_that_stays() -> None:
 
 def test_a_backlog_without_the_flag() -> None:
     class Never(Policy):
-        def saturated(self, backlog: bool, waiting: bool) -> bool:
+        def saturated(self, *, backlog: bool, waiting: bool) -> bool:
             return False
 
     made = Scheduler(Config(max_num_seqs=1), Never())
@@ -306,10 +306,10 @@ def test_nobody_is_waited_for_who_may_not_run_and_holds_nothing() -> None:
     """A scheduler that never looks at its waiting list has no excuse."""
 
     class Idle(Policy):
-        def scans(self, preempted: bool, open: bool) -> bool:
+        def scans(self, *, preempted: bool, open: bool) -> bool:
             return False
 
-        def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+        def writes_flag(self, *, hold: bool, preempted: bool, open: bool) -> bool:
             return False
 
     made = Scheduler(Config(block_size=4), Idle())

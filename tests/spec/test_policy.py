@@ -93,7 +93,10 @@ def test_the_policies_by_name() -> None:
     ],
 )
 def test_may_hold(name: str, throttle: bool, saturated: bool, held_steps: int, expected: bool) -> None:
-    assert policy(name).may_hold(throttle, saturated, held_steps, 5) is expected
+    assert (
+        policy(name).may_hold(throttle=throttle, saturated=saturated, held_steps=held_steps, max_hold_steps=5)
+        is expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_may_hold(name: str, throttle: bool, saturated: bool, held_steps: int, e
     ],
 )
 def test_justifies_hold(work: int, can_run: bool, onbeat: bool, others: bool) -> None:
-    assert {name: policy(name).justifies_hold(work, can_run) for name in ALL} == {
+    assert {name: policy(name).justifies_hold(work=work, can_run=can_run) for name in ALL} == {
         "onbeat": onbeat,
         "pr44558": others,
         "local-work": others,
@@ -128,14 +131,14 @@ def test_grant_is_the_least_of_the_three(name: str) -> None:
     for work in range(6):
         for budget in range(6):
             for cap in range(6):
-                assert policy(name).grant(work, budget, cap) == min(work, budget, cap)
+                assert policy(name).grant(work=work, budget=budget, cap=cap) == min(work, budget, cap)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_chunk_budget_leaves_what_is_owed(name: str) -> None:
     for budget in range(6):
         for owed in range(8):
-            assert policy(name).chunk_budget(budget, owed) == max(0, budget - owed)
+            assert policy(name).chunk_budget(budget=budget, owed=owed) == max(0, budget - owed)
 
 
 # --- 3. No hold leaves a step empty ----------------------------------------------------------------------------------
@@ -153,7 +156,9 @@ def test_only_onbeat_lifts_a_hold_and_only_if_nobody_ran(scheduled: int, onbeat:
 
 @pytest.mark.parametrize("name", ALL)
 def test_scans_when_open_and_nobody_was_preempted(name: str) -> None:
-    assert {(preempted, open): policy(name).scans(preempted, open) for preempted in BOTH for open in BOTH} == {
+    assert {
+        (preempted, open): policy(name).scans(preempted=preempted, open=open) for preempted in BOTH for open in BOTH
+    } == {
         (False, True): True,
         (False, False): False,
         (True, True): False,
@@ -177,7 +182,9 @@ def test_scans_when_open_and_nobody_was_preempted(name: str) -> None:
     ],
 )
 def test_b01_local_work_decides_who_is_held(work: int, computed: int, external: int, held_by: set[str]) -> None:
-    assert {name for name in ALL if policy(name).holds_waiting(work, computed, external)} == held_by
+    assert {
+        name for name in ALL if policy(name).holds_waiting(work=work, computed=computed, external=external)
+    } == held_by
 
 
 def test_only_onbeat_looks_behind_a_held_request() -> None:
@@ -198,7 +205,7 @@ def test_only_onbeat_looks_behind_a_held_request() -> None:
     ],
 )
 def test_fits_whole(name: str, needed: int, free: int, promised: int, expected: bool) -> None:
-    assert policy(name).fits_whole(needed, free, promised) is expected
+    assert policy(name).fits_whole(needed=needed, free=free, promised=promised) is expected
 
 
 # --- 5. The saturation flag ------------------------------------------------------------------------------------------
@@ -218,11 +225,15 @@ def test_fits_whole(name: str, needed: int, free: int, promised: int, expected: 
     ],
 )
 def test_who_writes_the_flag(hold: bool, preempted: bool, open: bool, published: bool, local_work: bool) -> None:
-    assert [policy(name).writes_flag(hold, preempted, open) for name in ALL] == [published, published, local_work]
+    assert [policy(name).writes_flag(hold=hold, preempted=preempted, open=open) for name in ALL] == [
+        published,
+        published,
+        local_work,
+    ]
 
 
 @pytest.mark.parametrize("backlog", BOTH)
 @pytest.mark.parametrize("waiting", BOTH)
 def test_what_the_flag_says(backlog: bool, waiting: bool) -> None:
     """A backlog that could have been admitted, or anybody who waits at all."""
-    assert [policy(name).saturated(backlog, waiting) for name in ALL] == [backlog, waiting, waiting]
+    assert [policy(name).saturated(backlog=backlog, waiting=waiting) for name in ALL] == [backlog, waiting, waiting]

@@ -106,7 +106,7 @@ class Cadenced(Stock):
             self._passed.clear()
             self._kept.clear()
             # That the step was open, or not, the stock class sees to.
-            self._scan_over = not self._policy.scans(self._num_preempted() > victims, True)
+            self._scan_over = not self._policy.scans(preempted=self._num_preempted() > victims, open=True)
         return super().schedule(False)
 
     def _seat_victims(self) -> None:
@@ -133,7 +133,10 @@ class Cadenced(Stock):
         """Return the chunks that this step holds; None if it does not hold at all."""
         policy = self._policy
         if self._pause_state.name == "PAUSED_ALL" or not policy.may_hold(
-            turn.throttle, self.prefill_capacity_bound, self._held_steps, self._max_hold_steps
+            throttle=turn.throttle,
+            saturated=self.prefill_capacity_bound,
+            held_steps=self._held_steps,
+            max_hold_steps=self._max_hold_steps,
         ):
             return None
         return chunks_to_hold(policy, self.running, self.current_step + 1, self.max_model_len)
@@ -144,11 +147,13 @@ class Cadenced(Stock):
 
     def _write_flag(self, turn: ScheduleCall, skipped: set[Vllm]) -> None:
         """Write the saturation flag, if this step may; who was skipped could not have been admitted in it."""
-        if not self._policy.writes_flag(turn.hold, turn.preempted, turn.open):
+        if not self._policy.writes_flag(hold=turn.hold, preempted=turn.preempted, open=turn.open):
             return
         left = chain(self.kv_holding_waiting, self.waiting)
         backlog = any(place_of(self, each) == (Place.WAITING, True) for each in left if each not in skipped)
-        self.prefill_capacity_bound = self._policy.saturated(backlog, bool(self.waiting or self.kv_holding_waiting))
+        self.prefill_capacity_bound = self._policy.saturated(
+            backlog=backlog, waiting=bool(self.waiting or self.kv_holding_waiting)
+        )
         turn.wrote_flag = True
 
     # --- Where the stock step asks -----------------------------------------------------------------------------------
@@ -182,7 +187,7 @@ class Cadenced(Stock):
         if not self.onbeat_turn.holding:
             return False
         work, external = waiting_work(request, num_computed_tokens), self._external(request, num_computed_tokens)
-        if not self._policy.holds_waiting(work, request.num_computed_tokens, external):
+        if not self._policy.holds_waiting(work=work, computed=request.num_computed_tokens, external=external):
             if external > 0:
                 self.onbeat_turn.remote[request.request_id] = external
             return False

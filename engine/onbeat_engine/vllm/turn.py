@@ -64,7 +64,7 @@ class ScheduleCall:
 def chunks_to_hold(policy: Policy, running: Iterable[Vllm], now: int, max_model_len: int) -> list[Vllm] | None:
     """Return the running requests that a hold passes over in step `now`; None if no decode justifies a hold."""
     counted = [(request, count(request, max_model_len)) for request in running]
-    if not any(policy.justifies_hold(local_work(each), can_run(each, now)) for _, each in counted):
+    if not any(policy.justifies_hold(work=local_work(each), can_run=can_run(each, now)) for _, each in counted):
         return None
     return [request for request, each in counted if runnable(each, now) and policy.holds_running(local_work(each))]
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from onbeat_proofs.audit.report import Finding
 from onbeat_proofs.audit.static.signature import Misfit, misfits_of, probe
-from onbeat_proofs.foreign.targets import METHODS
-from onbeat_proofs.play.clients import Factory
+from onbeat_proofs.foreign.families import Factory, lacks_methods
 from onbeat_proofs.scenarios.operations import Scenario
+from onbeat_reference.schedulable import Steppable
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotAScheduler
@@ -82,7 +82,7 @@ class ReferenceAdapter:
     decides_itself = False
 
     def knows(self, cls: type) -> bool:
-        return all(callable(getattr(cls, name, None)) for name in METHODS)
+        return not lacks_methods(cls, Steppable)
 
     def factory(self, cls: type) -> Factory:
         return cls
@@ -129,8 +129,8 @@ def adapter_for(cls: type) -> Adapter:
     for adapter in adapters():
         if adapter.knows(cls):
             return adapter
-    lacking = [name for name in METHODS if not callable(getattr(cls, name, None))]
+    lacking = ", ".join(lacks_methods(cls, Steppable))
     raise NotAScheduler(
-        f"scheduler {cls.__module__}:{cls.__qualname__} has no method {', '.join(lacking)}; it must have the interface "
+        f"scheduler {cls.__module__}:{cls.__qualname__} has no method {lacking}; it must have the interface "
         "of onbeat_reference:Scheduler, or be of a family that an adapter knows (vLLM's SchedulerInterface)"
     )

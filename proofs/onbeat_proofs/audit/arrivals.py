@@ -12,6 +12,7 @@ from onbeat_reference.workload import BLOCK_TOKENS, MAX_HASH, Arrival
 from onbeat_spec.cadence import clock_for
 from onbeat_spec.config import Config
 from onbeat_spec.errors import RequestRefused
+from onbeat_spec.policy import is_decode
 from onbeat_spec.records import Step, Violation
 
 DEPLOYMENT = Config(max_num_batched_tokens=8192, max_num_seqs=256, block_size=16, num_blocks=20_000)
@@ -249,7 +250,7 @@ class _Run:
     def _prompt(self, index: int, arrival: Arrival) -> list[int]:
         """Tokens that are equal where the hashes are, and nobody else's beyond them."""
         # A longer prompt can fit just as little, and building it would only cost memory.
-        length = min(arrival.prompt_tokens, self.config.max_model_len + 1)
+        length = min(arrival.prompt_tokens, self.config.longest_request)
         prompt: list[int] = []
         for block_hash in arrival.block_hashes:
             prompt += [block_hash] * BLOCK_TOKENS
@@ -288,7 +289,7 @@ class _Run:
             if requests[id].num_placeholders == 0:
                 del sampled[id]
                 prefill += tokens
-            elif tokens > 1:
+            elif not is_decode(tokens):
                 prefill += tokens
         return prefill
 

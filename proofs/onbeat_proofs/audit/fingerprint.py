@@ -54,7 +54,7 @@ def fingerprint_for(driver: Driver, late: bool = False) -> Fingerprint:
         late: the search speaks of requests that have ended.
     """
     scheduler = driver.scheduler
-    if hasattr(scheduler, "shape"):
+    if driver.by_itself is not None:
         return lambda driver: _of_another_family(driver, late)
     names_only = (
         isinstance(scheduler, Scheduler)
@@ -78,12 +78,13 @@ def fingerprint_for(driver: Driver, late: bool = False) -> Fingerprint:
 
 def _of_another_family(driver: Driver, late: bool) -> bytes:
     """Digest the state of a scheduler that knows itself what its future depends on."""
-    scheduler = driver.scheduler
+    scheduler, family = driver.scheduler, driver.by_itself
+    assert family is not None
     names = {request.id: place for place, request in enumerate((*scheduler.requests.values(), *scheduler.orphans))}
     places = {id(track.request): names.get(track.request.id, -1) for ts in driver.tracks.values() for track in ts[-1:]}
     try:
         value: Any = (
-            scheduler.shape(names),
+            family.shape(names),
             [_told(driver.tracks[id][-1]) for id in names],
             [_samples(flight, names, places) for flight in driver._model.flights],
             [_step(flight.step, names, scheduler.num_steps) for flight in scheduler.in_flight],
@@ -155,7 +156,7 @@ def _shape(driver: Driver, late: bool) -> Any:
     known = [*scheduler.requests.values(), *scheduler.orphans]
     names = {request.id: place for place, request in enumerate(known)}
     places = {id(request): place for place, request in enumerate(known)}
-    pool = scheduler.pool
+    pool: Any = scheduler.pool
     return (
         [_request(request, driver.tracks[request.id][-1], now, cached) for request in known],
         [[places.get(id(request), -1) for request in listed] for listed in _lists(scheduler)],

@@ -11,7 +11,7 @@ from random import Random
 from time import perf_counter
 from typing import TypeVar
 
-from onbeat_proofs.play.clients import Factory
+from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.play.drain import AT_REST
 from onbeat_proofs.play.letters import (
     abort,

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from onbeat_proofs.audit.findings import Key, Smallest
 from onbeat_proofs.audit.report import Finding
-from onbeat_proofs.play.clients import Factory
+from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.play.keeps_text import STATEMENTS
 from onbeat_proofs.scenarios.operations import Scenario
 from onbeat_spec.catalogue import CATALOGUE

@@ -26,11 +26,11 @@ from onbeat_proofs.audit.inherited import Inherited
 from onbeat_proofs.audit.report import AuditReport, Budget, Finding, InvariantResult, Verdict
 from onbeat_proofs.audit.search import Exploration
 from onbeat_proofs.audit.worlds import SCOPES
+from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.foreign.location import source_of
 from onbeat_proofs.foreign.policies import policy_of
 from onbeat_proofs.foreign.targets import where_raised
 from onbeat_proofs.foreign.watchdog import GUARD, Hang
-from onbeat_proofs.play.clients import Factory
 from onbeat_proofs.play.keeps_text import STATEMENTS
 from onbeat_proofs.play.suite import run_suite, scenarios_for
 from onbeat_proofs.play.tally import Tally

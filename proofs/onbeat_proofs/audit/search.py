@@ -13,8 +13,8 @@ from typing import Any
 
 from onbeat_proofs.audit.fingerprint import fingerprint_for
 from onbeat_proofs.audit.worlds import SmallWorld
+from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.foreign.watchdog import Trail, operations
-from onbeat_proofs.play.clients import Factory
 from onbeat_proofs.play.drain import AT_REST
 from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.play.two_runs import Runs

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from onbeat_proofs.audit.histories import KINDS, history, random_config, random_operation
+from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.foreign.policies import policy_of
-from onbeat_proofs.play.clients import Factory
 from onbeat_proofs.play.drain import AT_REST
 from onbeat_proofs.play.two_runs import Runs, violation_in
 from onbeat_proofs.scenarios.files import dump

@@ -1,7 +1,9 @@
 """Policies by name: one of the built-in ones, or anybody's class."""
 
+import inspect
 from copy import copy
 from pathlib import Path
+from types import FunctionType
 
 from onbeat_proofs.foreign.targets import load_class, where_raised
 from onbeat_spec.errors import PolicyError
@@ -16,8 +18,8 @@ def policy_of(text: str, base: Path | None = None) -> type[Policy]:
         base: folder that a relative file name starts from (that of the scenario file); by default the current one.
 
     Raises:
-        PolicyError: there is no such file, module or class; it cannot be imported; it is no subclass of `Policy`; or
-            it cannot be made without arguments.
+        PolicyError: there is no such file, module or class; it cannot be imported; it is no subclass of `Policy`; it
+            cannot be made without arguments; or a method cannot be called as `Policy`'s is.
     """
     if text in POLICIES:
         return POLICIES[text]
@@ -26,11 +28,43 @@ def policy_of(text: str, base: Path | None = None) -> type[Policy]:
     found = load_class(text, "policy", PolicyError, base)
     if not issubclass(found, Policy):
         raise PolicyError(f"policy {text!r} is no subclass of onbeat_spec.policy.Policy; derive it from that class")
+    make_policy(found, text)
+    return found
+
+
+def make_policy(policy: type[Policy], text: str) -> Policy:
+    """Make a policy, and see that its decisions can be called as the schedulers call them.
+
+    Args:
+        policy: the class.
+        text: its name, in messages.
+
+    Raises:
+        PolicyError: it cannot be made without arguments, or a decision cannot be called as that of `Policy` is.
+    """
     try:
-        found()
+        made = policy()
     except Exception as reason:
         raise PolicyError(f"policy {text!r} cannot be made without arguments: {where_raised(reason)}") from reason
-    return found
+    for name, decision in vars(Policy).items():
+        if inspect.isfunction(decision):
+            _require_call(getattr(made, name), f"policy {text!r}: {name}", decision)
+    return made
+
+
+def _require_call(own: object, what: str, decision: FunctionType) -> None:
+    if not callable(own):
+        raise PolicyError(f"{what} is a {type(own).__name__}; it must be a method")
+    _, *parameters = inspect.signature(decision).parameters.values()
+    by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    in_place = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    try:
+        inspect.signature(own).bind(*in_place, **dict.fromkeys(by_name))
+    except TypeError as reason:
+        given = ", ".join([*in_place, *(f"{name}=..." for name in by_name)])
+        raise PolicyError(f"{what} is called with ({given}): {reason}; give its parameters these names") from None
+    except ValueError:
+        pass  # it has no signature to read
 
 
 def without_hold(policy: Policy) -> Policy:
@@ -40,5 +74,5 @@ def without_hold(policy: Policy) -> Policy:
     return off
 
 
-def _never(*args: object) -> bool:
+def _never(**facts: object) -> bool:
     return False

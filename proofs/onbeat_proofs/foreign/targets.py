@@ -9,9 +9,6 @@ from types import ModuleType
 
 from onbeat_spec.errors import NotAScheduler, OnbeatError
 
-METHODS = ("add_request", "schedule", "update", "abort")
-"""What a class must have to be driven at all."""
-
 
 def load_scheduler(text: str) -> type:
     """Return the scheduler class that `module:Class` or `path/to/file.py:Class` names.

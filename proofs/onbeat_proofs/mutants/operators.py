@@ -2,10 +2,20 @@
 
 import ast
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import NamedTuple, TypeGuard
 
-Signatures = Mapping[str, tuple[str, ...]]
-"""The annotations of a function's positional parameters, by its plain name."""
+
+class Kinds(NamedTuple):
+    """The annotations of a function's parameters."""
+
+    in_place: tuple[str, ...]
+    by_name: Mapping[str, str]
+    """Of those that are given by name only."""
+
+
+Signatures = Mapping[str, Kinds]
+"""By a function's plain name."""
 
 _BOUNDARY: dict[type, type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _OPPOSITE: dict[type, type[ast.cmpop]] = {
@@ -100,13 +110,22 @@ def _calls(node: ast.Call, signatures: Signatures) -> Iterator[tuple[str, ast.AS
         yield "order", node.args[0]
     elif name in _OTHER_CALL:
         yield "quantify", ast.Call(func=ast.Name(id=_OTHER_CALL[name], ctx=ast.Load()), args=node.args, keywords=[])
-    kinds = signatures.get(name, ())
-    for one in range(min(len(node.args), len(kinds))):
-        for other in range(one + 1, min(len(node.args), len(kinds))):
-            if kinds[one] == kinds[other] and ast.unparse(node.args[one]) != ast.unparse(node.args[other]):
-                arguments = list(node.args)
-                arguments[one], arguments[other] = arguments[other], arguments[one]
-                yield "exchange", ast.Call(func=node.func, args=arguments, keywords=node.keywords)
+    if name in signatures:
+        yield from (("exchange", call) for call in _exchanged(node, signatures[name]))
+
+
+def _exchanged(node: ast.Call, kinds: Kinds) -> Iterator[ast.Call]:
+    """Yield a call with two arguments of a kind exchanged, whether they are given in place or by name."""
+    given = [*zip(kinds.in_place, node.args, strict=False)]
+    given += [(kinds.by_name[k.arg], k.value) for k in node.keywords if k.arg is not None and k.arg in kinds.by_name]
+    for (kind, one), (other_kind, other) in combinations(given, 2):
+        if kind == other_kind and ast.unparse(one) != ast.unparse(other):
+            instead = {id(one): other, id(other): one}
+            yield ast.Call(
+                func=node.func,
+                args=[instead.get(id(value), value) for value in node.args],
+                keywords=[ast.keyword(arg=k.arg, value=instead.get(id(k.value), k.value)) for k in node.keywords],
+            )
 
 
 def _negation(node: ast.AST) -> ast.AST:
@@ -143,7 +162,7 @@ def _is_guard(node: ast.AST) -> TypeGuard[ast.If]:
 
 def _is_set_before(name: str, statement: ast.stmt, function: ast.FunctionDef) -> bool:
     """Whether a name is a parameter, or set at the top of the function or of the loop around, before a statement."""
-    if any(argument.arg == name for argument in function.args.args):
+    if any(argument.arg == name for argument in (*function.args.args, *function.args.kwonlyargs)):
         return True
     blocks = [function.body, *(node.body for node in ast.walk(function) if isinstance(node, ast.For))]
     for block in blocks:

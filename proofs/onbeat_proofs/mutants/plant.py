@@ -19,7 +19,7 @@ from inspect import getsource
 from types import CodeType, FunctionType
 from typing import Any
 
-from onbeat_proofs.mutants.operators import Signatures, Slot, variants
+from onbeat_proofs.mutants.operators import Kinds, Signatures, Slot, variants
 
 MODULES = (
     "onbeat_spec.policy",
@@ -225,13 +225,18 @@ def _statements(function: _Function) -> Iterator[ast.stmt]:
 
 @cache
 def _signatures() -> Signatures:
-    """Return the annotations of the positional parameters of every function that is changed here, by its plain name."""
+    """Return the annotations of the parameters of every function that is changed here, by its plain name."""
     found = {}
     for module in MODULES:
         for _, cls, function in functions(module):
-            arguments = function.args.args[1 if cls is not None else 0 :]
-            found[function.name] = tuple(ast.unparse(a.annotation) if a.annotation else "" for a in arguments)
+            arguments = function.args
+            in_place = tuple(_annotation(each) for each in arguments.args[1 if cls is not None else 0 :])
+            found[function.name] = Kinds(in_place, {each.arg: _annotation(each) for each in arguments.kwonlyargs})
     return found
+
+
+def _annotation(argument: ast.arg) -> str:
+    return ast.unparse(argument.annotation) if argument.annotation else ""
 
 
 # --- Which statements a check runs -----------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """The world around one scheduler: its clients, the remote store, the operator. `driver` adds the steps."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from onbeat_proofs.foreign import watchdog
+from onbeat_proofs.foreign.families import DecidesItself, Factory, TakesPolicy, lacks
 from onbeat_proofs.foreign.policies import policy_of
 from onbeat_proofs.foreign.targets import where_raised
 from onbeat_proofs.foreign.watchdog import CRASHES, Trail
@@ -23,22 +24,13 @@ from onbeat_proofs.scenarios.operations import (
 )
 from onbeat_reference.observe import observe
 from onbeat_reference.request import Request
+from onbeat_reference.schedulable import Schedulable
 from onbeat_spec.cadence import clock_for
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotAScheduler, OnbeatError, RequestRefused, ScenarioError
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.policy import Policy
-from onbeat_spec.records import Place, Violation
-
-Factory = Callable[[Config, Policy], Any]
-"""Makes the scheduler: a class with the interface of the reference's `Scheduler`, or a function."""
-
-INTERFACE = (
-    *("add_request", "abort", "schedule", "update", "load_finished", "load_failed", "pause", "resume"),
-    *("reset_prefix_cache", "has_unfinished_requests", "config", "pool", "requests"),
-    *("running", "waiting", "parked", "orphans", "in_flight", "saturated", "num_steps"),
-)
-"""The attributes of a scheduler that are used."""
+from onbeat_spec.records import Place, State, Violation
 
 
 class Clients:
@@ -51,6 +43,9 @@ class Clients:
         self.config = config
         self.policy = policy if policy is not None else policy_of(config.policy)()
         self.scheduler = _make(factory, config, self.policy)
+        # Asked once: it takes long.
+        self._takes_policy = isinstance(self.scheduler, TakesPolicy)
+        self._decides_itself = isinstance(self.scheduler, DecidesItself)
         self.monitor = Monitor(config) if monitor else None
         self.violations: list[Violation] = self.monitor.violations if self.monitor is not None else []
         self.history: list[PlayedStep] = []
@@ -71,8 +66,7 @@ class Clients:
 
     def can(self, op: Op) -> bool:
         """Whether an operation means anything to this scheduler; some families lack some."""
-        cannot = getattr(self.scheduler, "cannot", None)
-        return cannot is None or cannot(op) is None
+        return self.by_itself is None or self.by_itself.cannot(op) is None
 
     def require(self, op: Op) -> None:
         """Insist that an operation means something.
@@ -80,8 +74,19 @@ class Clients:
         Raises:
             ScenarioError: it does not.
         """
-        if not self.can(op):
-            raise ScenarioError(f"{type(op).__name__}: {self.scheduler.cannot(op)}")
+        reason = None if self.by_itself is None else self.by_itself.cannot(op)
+        if reason is not None:
+            raise ScenarioError(f"{type(op).__name__}: {reason}")
+
+    @property
+    def by_itself(self) -> DecidesItself | None:
+        """The scheduler, if it is of a family that has its policy built in."""
+        return cast(DecidesItself, self.scheduler) if self._decides_itself else None
+
+    def observed(self, scheduler: Schedulable | None = None) -> State:
+        """Return the whole state of the scheduler, or of a copy of it."""
+        loads_hold_slots = self.by_itself is None or self.by_itself.loads_hold_slots
+        return observe(self.scheduler if scheduler is None else scheduler, loads_hold_slots=loads_hold_slots)
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 
@@ -92,7 +97,7 @@ class Clients:
         twin = bool(tracks) and tracks[-1].request.place is not Place.FINISHED
         # An id also stays taken until the load that its last bearer left behind has ended.
         twin = twin or any(orphan.id == op.id for orphan in self.scheduler.orphans)
-        fits = op.prompt < self.config.longest_request
+        fits = self.config.fits(op.prompt)
         try:
             self.scheduler.add_request(request)
         except RequestRefused:
@@ -171,10 +176,10 @@ class Clients:
 
     def _notice(self, call: Callable[..., object], known: bool, *args: object) -> None:
         """Hand the scheduler a notice; `known`: it speaks of something live, so it may change something."""
-        before = observe(self.scheduler) if self.monitor is not None else None
+        before = self.observed() if self.monitor is not None else None
         self._call(call, *args)
         if self.monitor is not None and before is not None and not self.ended:
-            self.monitor.notice(before, observe(self.scheduler), known, self.now)
+            self.monitor.notice(before, self.observed(), known, self.now)
         self._idle()
 
     # --- The operator ------------------------------------------------------------------------------------------------
@@ -221,15 +226,14 @@ class Clients:
         self._report("no-crash", where_raised(error, own=watchdog.__file__))
 
 
-def _make(factory: Factory, config: Config, policy: Policy) -> Any:
+def _make(factory: Factory, config: Config, policy: Policy) -> Schedulable:
     try:
         scheduler = factory(config, policy)
     except OnbeatError:
         raise
     except CRASHES as error:
         raise NotAScheduler(f"the scheduler cannot be made from (config, policy): {where_raised(error)}") from error
-    lacking = [name for name in INTERFACE if not hasattr(scheduler, name)]
-    if lacking:
+    if lacking := lacks(scheduler):
         raise NotAScheduler(
             f"{type(scheduler).__name__} has no {', '.join(lacking)}; it must have the interface of the reference"
         )

@@ -5,8 +5,9 @@ from copy import copy
 from typing import Any, Self
 
 from onbeat_proofs.foreign.branching import Memo, branch
+from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.foreign.watchdog import CRASHES
-from onbeat_proofs.play.clients import Clients, Factory
+from onbeat_proofs.play.clients import Clients
 from onbeat_proofs.play.fake_model import Due
 from onbeat_proofs.play.history import PlayedStep
 from onbeat_proofs.scenarios.operations import (
@@ -27,7 +28,6 @@ from onbeat_proofs.scenarios.operations import (
     flatten,
 )
 from onbeat_reference.lifecycle import Outputs
-from onbeat_reference.observe import observe
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotAScheduler, ScenarioError
@@ -58,7 +58,7 @@ class Driver(Clients):
 
     Raises:
         PolicyError: `config.policy` names no policy.
-        NotAScheduler: the factory fails, or what it makes lacks something of `onbeat_proofs.play.clients.INTERFACE`.
+        NotAScheduler: the factory fails, or what it makes lacks something of `Schedulable`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Driver(Clients):
             return
         _OPERATIONS[type(op)](self, op)
         if self.monitor is not None and not self.ended:
-            self.monitor.state(observe(self.scheduler), self.now)
+            self.monitor.state(self.observed(), self.now)
 
     def run(self, ops: Iterable[Op]) -> Self:
         """Execute operations one after the other, and `finish`."""
@@ -103,6 +103,7 @@ class Driver(Clients):
         new = object.__new__(type(self))
         new.config, new.policy = self.config, self.policy
         new.scheduler = branch(self.scheduler, memo)
+        new._takes_policy, new._decides_itself = self._takes_policy, self._decides_itself
         new.monitor = branch(self.monitor, memo)
         new.violations = new.monitor.violations if new.monitor is not None else self.violations.copy()
         new.history = self.history.copy()
@@ -132,7 +133,7 @@ class Driver(Clients):
         elif monitor is not None:
             monitor.interval = 0
         config = self.config if op.budget is None else narrowed(self.config, op.budget)
-        before = observe(scheduler) if monitor is not None else None
+        before = self.observed() if monitor is not None else None
         counts = {r.id: (r.num_computed, r.num_tokens + r.num_placeholders) for r in scheduler.running}
         scheduler.config = config
         try:
@@ -146,7 +147,7 @@ class Driver(Clients):
             raise NotAScheduler(f"schedule() returned a {type(step).__name__}; it must return an onbeat_spec Step")
         self._record(step, *self._model.run(step, self.tracks, counts, op.accept or _NOTHING))
         if monitor is not None and before is not None:
-            self._watch(monitor, Facts(config, before, step, observe(scheduler)))
+            self._watch(monitor, Facts(config, before, step, self.observed()))
         self._clock.executed(sum(step.scheduled.values()), step.prefill, step.holding)
         if self.config.async_depth == 1:
             self._land()

@@ -12,6 +12,7 @@ from zlib import crc32
 from onbeat_proofs.foreign.branching import Memo, branch
 from onbeat_proofs.scenarios.operations import Add
 from onbeat_reference.request import Request
+from onbeat_spec.policy import is_decode
 from onbeat_spec.records import Place, Step
 
 POSITIONS = 1 << 24
@@ -144,7 +145,7 @@ class FakeModel:
             if track.request.sync_load and track.request.external and id in admitted:
                 loads[track] = track.request.external
             drafts = drafts_of.get(id, 0)
-            if known - computed > 1:
+            if not is_decode(known - computed):
                 prefill.append(id)
             # A scheduler that forgot a token in flight asks for it again: so it is sampled again, and that is seen.
             end = computed + tokens

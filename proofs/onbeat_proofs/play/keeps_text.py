@@ -53,9 +53,9 @@ class Comparison:
         self.aside = aside
         state, now = throttled.before, throttled.step.index
         running = [state.requests[id] for id in state.running]
-        self.hold = policy.may_hold(True, state.saturated, 0, _NO_BOUND) and any(
-            policy.justifies_hold(self.work(request), runnable(request, now)) for request in running
-        )
+        self.hold = policy.may_hold(
+            throttle=True, saturated=state.saturated, held_steps=0, max_hold_steps=_NO_BOUND
+        ) and any(policy.justifies_hold(work=self.work(request), can_run=runnable(request, now)) for request in running)
         """The text holds in a throttled step from this state."""
         self.held = self._held(unthrottled) if self.hold else set[str]()
         """Of those whom the unthrottled step served, those whom the text holds."""
@@ -111,7 +111,7 @@ class Comparison:
         for id in step.admitted:
             now = after.requests[id]
             work = now.num_tokens - now.num_computed + step.scheduled.get(id, 0)
-            if policy.holds_waiting(work, before.requests[id].num_computed, now.external):
+            if policy.holds_waiting(work=work, computed=before.requests[id].num_computed, external=now.external):
                 held.add(id)
         return held
 
@@ -140,7 +140,7 @@ class Comparison:
 
     def _flag(self, facts: Facts, hold: bool, aside: Collection[str]) -> Iterator[str]:
         step, after = facts.step, facts.after
-        if not self.policy.writes_flag(hold, bool(step.evictions), step.open):
+        if not self.policy.writes_flag(hold=hold, preempted=bool(step.evictions), open=step.open):
             if step.wrote_flag:
                 yield f"the flag was written ({bool(step.saturated)}) in a step in which the text does not write it"
             return
@@ -149,6 +149,6 @@ class Comparison:
                 yield "the flag was not written in a step in which the text writes it"
             return
         left = [request for id in after.waiting if (request := after.requests[id]).eligible_at <= step.index]
-        value = self.policy.saturated(bool(left), any(request.id not in aside for request in left))
+        value = self.policy.saturated(backlog=bool(left), waiting=any(request.id not in aside for request in left))
         if bool(step.saturated) != value:
             yield f"the flag became {bool(step.saturated)}; by the text it becomes {value}"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.foreign.policies import policy_of
-from onbeat_proofs.play.clients import Factory
 from onbeat_proofs.play.driver import Driver
 from onbeat_proofs.play.expectations import compare
 from onbeat_proofs.play.history import PlayedStep

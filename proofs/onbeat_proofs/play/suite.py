@@ -6,7 +6,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from time import perf_counter
 
-from onbeat_proofs.play.clients import Factory
+from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.play.replay import Failure
 from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.play.two_runs import replay_runs

@@ -6,12 +6,12 @@ throttle, without it, and without the feature, and holds the answers against eac
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from onbeat_proofs.foreign.branching import branch
+from onbeat_proofs.foreign.families import DecidesItself, Factory, TakesPolicy
 from onbeat_proofs.foreign.policies import policy_of, without_hold
 from onbeat_proofs.foreign.watchdog import CRASHES, GUARD, Hang
-from onbeat_proofs.play.clients import Factory
 from onbeat_proofs.play.drain import AT_REST, drain
 from onbeat_proofs.play.driver import Driver, narrowed
 from onbeat_proofs.play.fake_model import Due
@@ -21,7 +21,7 @@ from onbeat_proofs.play.replay import Replay, play
 from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.scenarios.operations import Add, Op, Scenario, Schedule
 from onbeat_reference.lifecycle import Outputs
-from onbeat_reference.observe import observe
+from onbeat_reference.schedulable import Schedulable
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.config import Config
@@ -59,7 +59,7 @@ class Runs(Driver):
         self.tally = tally if tally is not None else Tally()
         self.compares = compares
         self.most = most
-        self._off = without_hold(getattr(self.scheduler, "policy", self.policy))
+        self._off = without_hold(cast(TakesPolicy, self.scheduler).policy if self._takes_policy else self.policy)
 
     def fork(self) -> Self:
         new = super().fork()
@@ -87,7 +87,7 @@ class Runs(Driver):
         refused = len(self.refused)
         super().apply(op)
         if len(self.refused) > refused and isinstance(op, Add):
-            self.tally.count("refused", op.prompt >= self.config.longest_request)
+            self.tally.count("refused", not self.config.fits(op.prompt))
 
     def _require_rest(self) -> None:
         """Let everybody finish; whoever cannot is stuck."""
@@ -118,34 +118,30 @@ class Runs(Driver):
 
     def _compare_runs(self, by_clock: bool, budget: int | None) -> None:
         config = self.config if budget is None else narrowed(self.config, budget)
-        before = observe(self.scheduler)
-        aside: dict[bool, frozenset[str]] = {}
+        before = self.observed()
 
-        def attempt(throttle: bool, featureless: bool = False) -> Facts:
-            scheduler = branch(self.scheduler, {})
+        def attempt(throttle: bool, scheduler: Schedulable) -> Facts:
             scheduler.config = config
-            if featureless:
-                self._without_feature(scheduler)
-            step = scheduler.schedule(throttle)
-            if not featureless:
-                aside[throttle] = getattr(scheduler, "aside", frozenset())
-            return Facts(config, before, step, observe(scheduler))
+            return Facts(config, before, scheduler.schedule(throttle), self.observed(scheduler))
 
         try:
-            throttled, unthrottled = attempt(True), attempt(False)
+            one, other = branch(self.scheduler, {}), branch(self.scheduler, {})
+            throttled, unthrottled = attempt(True, one), attempt(False, other)
             pairs = dict.fromkeys(_THROTTLED, (throttled, unthrottled))
-            if hasattr(self.scheduler, "policy") or self.decides_itself:
-                pairs["off-means-off"] = unthrottled, attempt(False, featureless=True)
+            featureless = self._without_feature()
+            if featureless is not None:
+                pairs["off-means-off"] = unthrottled, attempt(False, featureless)
             on_beat = by_clock and not self._clock.throttle()
             if on_beat:
-                pairs["beat-equals-baseline"] = attempt(self._clock.throttle()), unthrottled
+                pairs["beat-equals-baseline"] = attempt(self._clock.throttle(), branch(self.scheduler, {})), unthrottled
         except CRASHES as error:
             self._crash(error)
             return
         now = throttled.step.index
         try:
             matters = self.tally.runs(throttled, unthrottled)
-            self._hold_against_text(throttled, unthrottled, (aside[True], aside[False]))
+            if self._decides_itself:
+                self._hold_against_text(throttled, unthrottled, cast(DecidesItself, one), cast(DecidesItself, other))
             for entry, check in RUNS_PREDICATES:
                 pair = pairs.get(entry.id)
                 verdict = check(*pair) if pair is not None else None
@@ -157,25 +153,30 @@ class Runs(Driver):
         if on_beat and self.config.prefill_schedule_interval > 1:
             self.tally.count("beat", matters)
 
-    @property
-    def decides_itself(self) -> bool:
-        """The scheduler is of a family that has its policy built in."""
-        return hasattr(self.scheduler, "flip_flag")
-
-    def _without_feature(self, scheduler: Any) -> None:
-        """Take the throttle away from a scheduler, as far as its family allows."""
-        if hasattr(scheduler, "policy"):
-            scheduler.policy = self._off
+    def _without_feature(self) -> Schedulable | None:
+        """Return a copy of the scheduler without the throttle, as far as its family allows; None: not at all."""
+        scheduler = branch(self.scheduler, {})
+        if self._takes_policy:
+            cast(TakesPolicy, scheduler).policy = self._off
+        elif self._decides_itself:
+            cast(DecidesItself, scheduler).flip_flag()
         else:
-            scheduler.flip_flag()
+            return None
+        return scheduler
 
     def _hold_against_text(
-        self, throttled: Facts, unthrottled: Facts, aside: tuple[frozenset[str], frozenset[str]]
+        self, throttled: Facts, unthrottled: Facts, one: DecidesItself, other: DecidesItself
     ) -> None:
-        """Ask a scheduler that decides by itself whether it keeps the text; the reference is given its policy."""
-        if not self.decides_itself:
-            return
-        comparison = Comparison(self.policy, throttled, unthrottled, self.scheduler.counted_as_chunks, aside)
+        """Ask whether a scheduler that decides by itself keeps the text; the reference is given its policy.
+
+        Args:
+            throttled: a step.
+            unthrottled: the same one without the throttle.
+            one: the scheduler after the former.
+            other: the scheduler after the latter.
+        """
+        chunks = self.by_itself.counted_as_chunks if self.by_itself is not None else None
+        comparison = Comparison(self.policy, throttled, unthrottled, chunks, (one.aside, other.aside))
         for id, message in comparison.strays():
             self._report(id, message, throttled.step.index)
         self.tally.met.update(comparison.met())

@@ -163,11 +163,11 @@ class RankReplay:
             case Update():
                 self._update(record)
             case Accepted():
-                monitor.accepted(record.id, record.num_prompt, self._fits(record.num_prompt), now)
+                monitor.accepted(record.id, record.num_prompt, self._config.fits(record.num_prompt), now)
                 self._known[record.id] = record.num_prompt
                 self._limits[record.id] = record.limit
             case Refused():
-                monitor.refused(record.id, record.num_prompt, self._fits(record.num_prompt), now)
+                monitor.refused(record.id, record.num_prompt, self._config.fits(record.num_prompt), now)
             case Notice():
                 monitor.notice(record.before or NO_STATE, record.after or NO_STATE, record.known, now)
                 if record.what == "abort" and record.known:
@@ -242,9 +242,6 @@ class RankReplay:
         self._monitor.finished(id, reason, self._next)
         self._known.pop(id, None)
         self._limits.pop(id, None)
-
-    def _fits(self, num_prompt: int) -> bool:
-        return num_prompt < min(self._config.max_model_len, self._config.capacity + 1)
 
     # --- States ------------------------------------------------------------------------------------------------------
 

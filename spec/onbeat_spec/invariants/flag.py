@@ -8,11 +8,9 @@ from onbeat_spec.invariants.words import called
 from onbeat_spec.records import Facts
 
 
-def _closed(facts: Facts) -> bool:
-    return facts.step.hold or bool(facts.step.evictions) or not facts.step.open
-
-
-HELD_PREEMPTED_OR_PAUSED = Premise("a step held, preempted or was paused", step=_closed)
+HELD_PREEMPTED_OR_PAUSED = Premise(
+    "a step held, preempted or was paused", step=lambda facts: not facts.step.offers_admission
+)
 
 flag_only_when_open = Invariant(
     "flag-only-when-open",
@@ -55,7 +53,7 @@ flag_means_backlog = Invariant(
 def tells_what_is_left(facts: Facts) -> Verdict:
     """Compare the flag with what the step that wrote it left waiting."""
     step, after = facts.step, facts.after
-    offered = step.open and not step.hold and not step.evictions
+    offered = step.offers_admission
     if not offered and not step.wrote_flag:
         return None
     left = [id for id in after.waiting if after.requests[id].eligible_at <= step.index] if offered else []

@@ -167,7 +167,7 @@ def test_an_error_in_the_middle_leaves_no_trace_of_the_hold(broken: str, monkeyp
 class HoldsResumes(Policy):
     """Breaks one promise."""
 
-    def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+    def holds_waiting(self, *, work: int, computed: int, external: int) -> bool:
         return work > 1
 
 

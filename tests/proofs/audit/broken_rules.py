@@ -20,7 +20,7 @@ class PromisesIgnored(_Ruled):
     """B60: loads are admitted beside what others were promised."""
 
     class rules(Policy):
-        def fits_whole(self, needed: int, free: int, promised: int) -> bool:
+        def fits_whole(self, *, needed: int, free: int, promised: int) -> bool:
             return needed <= free
 
 
@@ -28,7 +28,7 @@ class FlagOnEviction(_Ruled):
     """B03: a step that preempts writes the saturation flag."""
 
     class rules(Policy):
-        def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+        def writes_flag(self, *, hold: bool, preempted: bool, open: bool) -> bool:
             return open and not hold
 
 
@@ -39,7 +39,7 @@ class AnyDecodeHolds(_Ruled):
         def lifts(self, num_scheduled: int) -> bool:
             return False
 
-        def justifies_hold(self, work: int, can_run: bool) -> bool:
+        def justifies_hold(self, *, work: int, can_run: bool) -> bool:
             return is_decode(work)
 
 
@@ -55,7 +55,7 @@ class HoldsForEver(_Ruled):
     """B08: vetoes have no bound."""
 
     class rules(Policy):
-        def may_hold(self, throttle: bool, saturated: bool, held_steps: int, max_hold_steps: int) -> bool:
+        def may_hold(self, *, throttle: bool, saturated: bool, held_steps: int, max_hold_steps: int) -> bool:
             return throttle and not saturated
 
 
@@ -63,7 +63,7 @@ class NoEscape(_Ruled):
     """B23: saturated or not, the throttle stands."""
 
     class rules(Policy):
-        def may_hold(self, throttle: bool, saturated: bool, held_steps: int, max_hold_steps: int) -> bool:
+        def may_hold(self, *, throttle: bool, saturated: bool, held_steps: int, max_hold_steps: int) -> bool:
             return throttle and held_steps < max_hold_steps
 
 
@@ -71,7 +71,7 @@ class HoldsOneToken(_Ruled):
     """B01: a request with nothing left to prefill is held, since nothing of it is computed yet."""
 
     class rules(Policy):
-        def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+        def holds_waiting(self, *, work: int, computed: int, external: int) -> bool:
             return computed == 0 and external == 0
 
 
@@ -98,5 +98,5 @@ class PrefillFirst(_Ruled):
     """B19: a chunk takes the tokens that decodes behind it are owed."""
 
     class rules(Policy):
-        def chunk_budget(self, budget: int, owed: int) -> int:
+        def chunk_budget(self, *, budget: int, owed: int) -> int:
             return budget

@@ -31,7 +31,7 @@ def test_vllms_family_is_known_by_its_base() -> None:
 
 def test_a_class_of_no_family_is_named_with_what_it_lacks() -> None:
     request = load_scheduler("onbeat_reference:Request")
-    with pytest.raises(NotAScheduler, match="has no method add_request, schedule, update, abort"):
+    with pytest.raises(NotAScheduler, match="has no method add_request, abort, schedule, update"):
         adapter_for(request)
 
 

@@ -140,7 +140,7 @@ def test_a_flag_handed_on_is_as_good_as_the_reference() -> None:
 
 
 def test_what_cannot_be_called_is_not_run() -> None:
-    report = audit(broken.NoFlag)
+    report = audit(broken.NoFlag)  # type: ignore[arg-type]  # that is what is wrong with it
     assert report.exit_code == 1
     assert "missing throttle flag" in str(report.signature[0])
     assert report.search == []
@@ -155,7 +155,7 @@ def test_a_counter_that_stands_still() -> None:
 
 def test_what_is_no_scheduler() -> None:
     with pytest.raises(NotAScheduler):
-        audit(lambda config, policy: object())
+        audit(lambda config, policy: object())  # type: ignore[arg-type, return-value]
 
 
 # --- Reports ---------------------------------------------------------------------------------------------------------

@@ -105,6 +105,8 @@ def test_a_fork_copies_what_a_subclass_adds() -> None:
     one = Driver(SMALL, Notes).run([Add("a", 3)])
     other = one.fork()
     other.apply(Add("b", 3))
+    assert isinstance(one.scheduler, Notes)
+    assert isinstance(other.scheduler, Notes)
     assert [request.id for request in one.scheduler.seen] == ["a"]
     assert [request.id for request in other.scheduler.seen] == ["a", "b"]
     assert next(iter(other.scheduler.seen)) is other.scheduler.waiting[0]

@@ -26,10 +26,38 @@ VALUE = 3
 """
 
 
+OWN = """
+from onbeat_spec.policy import Policy
+
+class InPlace(Policy):
+    def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+        return False
+
+    def holds_running(self, anything: int) -> bool:
+        return True
+
+class Renamed(Policy):
+    def holds_waiting(self, work: int, computed: int, remote: int) -> bool:
+        return remote == 0
+
+class Needs(Policy):
+    def chunk_budget(self, *, budget: int, owed: int, more: int) -> int:
+        return budget
+
+class ByName(Policy):
+    def holds_running(self, *, work: int) -> bool:
+        return False
+
+class Value(Policy):
+    scans_past_held = True
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with modules of somebody else's, and the current one."""
     (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "broken.py").write_text("x = 1\nx = = 2\n")
     (tmp_path / "failing.py").write_text("import os\nraise RuntimeError('no\\nGPU')\n")
     (tmp_path / "needing.py").write_text("import a_module_that_is_nowhere\n")
@@ -81,6 +109,13 @@ def test_a_policy_is_found_by_module_and_by_file(folder: Path, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("folder")
+def test_decisions_may_take_in_place_what_is_given_by_name() -> None:
+    policy = policy_of("own.py:InPlace")()
+    assert not policy.holds_waiting(work=2, computed=0, external=0)
+    assert policy.holds_running(1)
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -92,6 +127,11 @@ def test_a_policy_is_found_by_module_and_by_file(folder: Path, monkeypatch: pyte
         ("mine.py:Other", "is no subclass of onbeat_spec.policy.Policy"),
         ("mine.py:VALUE", "is a int; name a class"),
         ("mine.py:Picky", "cannot be made without arguments: TypeError"),
+        ("own.py:Renamed", "holds_waiting is called with (work=..., computed=..., external=...): missing a required"),
+        ("own.py:Renamed", "argument: 'remote'; give its parameters these names"),
+        ("own.py:Needs", "chunk_budget is called with (budget=..., owed=...): missing a required argument: 'more'"),
+        ("own.py:ByName", "holds_running is called with (work): too many positional arguments"),
+        ("own.py:Value", "scans_past_held is a bool; it must be a method"),
     ],
 )
 def test_what_is_no_policy_is_said_in_one_line(text: str, message: str) -> None:

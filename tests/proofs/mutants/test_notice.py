@@ -56,7 +56,7 @@ def test_equality_tells_mutants_apart() -> None:
     other = next(m for m in MUTANTS if m.id not in EQUIVALENT and m.function == "Policy.grant")
     assert difference(equal) is None
     assert "differ" in str(difference(other))
-    assert Policy().grant(5, 3, 9) == 3  # the original is back
+    assert Policy().grant(work=5, budget=3, cap=9) == 3  # the original is back
 
 
 def test_equivalents_are_mutants() -> None:

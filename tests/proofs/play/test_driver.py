@@ -227,5 +227,8 @@ def test_the_factory_gets_the_policy() -> None:
         name = "mine"
 
     policy = Mine()
-    assert Driver(SMALL, policy=policy).scheduler.policy is policy
-    assert type(Driver(Config(policy="pr44558")).scheduler.policy).__name__ == "PullRequest44558"
+    given, named = Driver(SMALL, policy=policy).scheduler, Driver(Config(policy="pr44558")).scheduler
+    assert isinstance(given, Scheduler)
+    assert isinstance(named, Scheduler)
+    assert given.policy is policy
+    assert type(named.policy).__name__ == "PullRequest44558"

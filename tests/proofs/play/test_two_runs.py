@@ -44,8 +44,8 @@ def test_comparing_changes_nothing() -> None:
 
 def test_a_step_without_the_throttle_is_that_of_a_scheduler_without_the_feature() -> None:
     assert "off-means-off" in found(Add("a", 1, 5), STEP, Add("b", 2, 1), STEP, cls=FlagInverted)
-    assert without_hold(Policy()).may_hold(True, False, 0, 9) is False
-    assert Policy().may_hold(True, False, 0, 9) is True
+    assert without_hold(Policy()).may_hold(throttle=True, saturated=False, held_steps=0, max_hold_steps=9) is False
+    assert Policy().may_hold(throttle=True, saturated=False, held_steps=0, max_hold_steps=9) is True
 
 
 def test_the_clock_is_on_a_beat() -> None:

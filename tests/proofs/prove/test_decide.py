@@ -27,7 +27,7 @@ class Same(Policy):
 
     name = "same"
 
-    def grant(self, work: int, budget: int, cap: int) -> int:
+    def grant(self, *, work: int, budget: int, cap: int) -> int:
         return min(work, budget, cap)
 '''
 
@@ -40,7 +40,7 @@ class Eager(Policy):
 
     name = "eager"
 
-    def holds_waiting(self, work: int, computed: int, external: int) -> bool:
+    def holds_waiting(self, *, work: int, computed: int, external: int) -> bool:
         return work > 64
 '''
 

@@ -87,8 +87,8 @@ def test_a_model_that_breaks_an_assumption_is_refused() -> None:
 
 def test_without_hold_keeps_everything_else() -> None:
     off = without_hold(POLICIES["local-work"]())
-    assert not off.may_hold(True, False, 0, 9)
-    assert off.holds_waiting(2, 0, 0)
+    assert not off.may_hold(throttle=True, saturated=False, held_steps=0, max_hold_steps=9)
+    assert off.holds_waiting(work=2, computed=0, external=0)
     assert off.name == "local-work"
 
 

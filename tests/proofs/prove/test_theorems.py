@@ -62,7 +62,7 @@ class NeverSaturated(Policy):
 
     name = "never-saturated"
 
-    def may_hold(self, throttle: bool, saturated: bool, held_steps: int, max_hold_steps: int) -> bool:
+    def may_hold(self, *, throttle: bool, saturated: bool, held_steps: int, max_hold_steps: int) -> bool:
         return throttle
 
 
@@ -71,7 +71,7 @@ class GreedyChunks(Policy):
 
     name = "greedy"
 
-    def grant(self, work: int, budget: int, cap: int) -> int:
+    def grant(self, *, work: int, budget: int, cap: int) -> int:
         return work if work > 1 else min(work, budget)
 
 
@@ -80,7 +80,7 @@ class LateFlag(Policy):
 
     name = "late-flag"
 
-    def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+    def writes_flag(self, *, hold: bool, preempted: bool, open: bool) -> bool:
         return False
 
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from onbeat_proofs.audit.static.attributes import missing_attributes
-from onbeat_proofs.play.clients import INTERFACE, Factory
+from onbeat_proofs.foreign.families import Factory, methods
 from onbeat_reference import Scheduler
+from onbeat_reference.schedulable import Schedulable
 from onbeat_spec.config import Config
 from onbeat_spec.policy import Policy
 
-CALLERS = INTERFACE[: INTERFACE.index("config")]
+CALLERS = methods(Schedulable)
 """Methods that are called from outside. One of these that cannot take its calls makes a run pointless."""
 _Calls = Callable[[inspect.Signature], Iterator[tuple[list[str], list[str]]]]
 """Ways to call: names given in place, and names given by name."""
@@ -62,7 +63,7 @@ def probe(factory: Factory, policy: Policy) -> Misfit | None:
     """Step an idle scheduler, and see whether its step counter rises by one for each step (public case B27)."""
     try:
         scheduler = factory(Config(), policy)
-        seen = [getattr(scheduler, "num_steps", None)]
+        seen = [scheduler.num_steps]
         for _ in range(3):
             scheduler.update(scheduler.schedule(False), {})
             seen.append(scheduler.num_steps)

@@ -11,7 +11,8 @@ from onbeat_proofs.audit.vllm.releases import text_of
 from onbeat_proofs.audit.vllm.shape import own_base
 from onbeat_proofs.audit.vllm.static.compare import misfits_of_vllm
 from onbeat_proofs.audit.vllm.testfile import test_file
-from onbeat_proofs.play.clients import Factory
+from onbeat_proofs.foreign.families import Factory
+from onbeat_proofs.foreign.policies import make_policy
 from onbeat_proofs.scenarios.operations import Add, Ineligible, RemoteFailed, Scenario, flatten
 from onbeat_spec.config import Config
 from onbeat_spec.policy import Policy
@@ -36,7 +37,7 @@ class VllmAdapter:
         return make
 
     def policy(self, cls: type) -> Policy:
-        return text_of(cls)()
+        return make_policy(text_of(cls), f"{cls.__name__}.onbeat_policy")
 
     def environment(self) -> dict[str, str]:
         return {"vllm": library.full_version(), "python": ".".join(map(str, sys.version_info[:3]))}

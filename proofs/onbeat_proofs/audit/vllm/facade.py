@@ -13,6 +13,7 @@ from onbeat_proofs.audit.vllm import library
 from onbeat_proofs.audit.vllm.releases import names_its_text
 from onbeat_proofs.audit.vllm.shape import shape
 from onbeat_proofs.foreign.branching import branch
+from onbeat_proofs.foreign.families import DecidesItself
 from onbeat_proofs.scenarios.operations import Add, Ineligible, Op, RemoteDone, RemoteFailed, ResetPrefixCache
 from onbeat_reference.lifecycle import Outputs, PauseMode
 from onbeat_reference.observe_vllm import block_ids, chunks, owed, place_of, waiting_requests
@@ -63,7 +64,7 @@ class Pool:
         return len(blocks)
 
 
-class VllmScheduler:
+class VllmScheduler(DecidesItself):
     """A real scheduler object of vLLM's family.
 
     Args:
@@ -95,7 +96,7 @@ class VllmScheduler:
         self.waiting: list[Request] = []
         self.parked: list[Request] = []
         self.in_flight: deque[VllmFlight] = deque()
-        self.aside: frozenset[str] = frozenset()
+        self.aside: Collection[str] = frozenset()
         """Waiting requests that vLLM's flag does not count: they were blocked, or are."""
         self.chunks: frozenset[str] = frozenset()
         """Running requests that vLLM counts as prefills: also with one token of their prompt left."""
@@ -118,7 +119,7 @@ class VllmScheduler:
         """
         if request.id in self.real.requests:
             raise RequestRefused(f"{request.id} is live; use another id")
-        if not 0 < request.num_prompt < self.max_model_len or request.max_tokens < 1:
+        if request.num_prompt < 1 or not self.config.fits(request.num_prompt) or request.max_tokens < 1:
             raise RequestRefused(
                 f"{request.id} has {request.num_prompt} prompt tokens; it must have 1 to {self.max_model_len - 1}"
             )
@@ -236,7 +237,7 @@ class VllmScheduler:
             request = self.requests[id]
             work[id] = request.num_tokens - request.num_computed + step.scheduled.get(id, 0)
         step.prefill = any(not is_decode(work[id]) for id in step.scheduled if id in work)
-        step.hold = throttle and not step.wrote_flag and step.open and not step.evictions
+        step.hold = throttle and not step.wrote_flag and step.offers_admission
         step.saturated = self.saturated
         sampling = tuple(self.requests[id] for id in step.scheduled if id in work and step.scheduled[id] >= work[id])
         if not self._counts_placeholders:

@@ -11,9 +11,9 @@ class FirstLocalWork(LocalWork):
 
     name = "vllm-0.25"
 
-    def writes_flag(self, hold: bool, preempted: bool, open: bool) -> bool:
+    def writes_flag(self, *, hold: bool, preempted: bool, open: bool) -> bool:
         """Not while new requests are paused."""
-        return Policy.writes_flag(self, hold, preempted, open)
+        return Policy.writes_flag(self, hold=hold, preempted=preempted, open=open)
 
 
 TEXTS: dict[tuple[int, int], type[Policy]] = {(0, 24): PullRequest44558, (0, 25): FirstLocalWork, (0, 32): LocalWork}

@@ -7,17 +7,21 @@ included, so that two states count as one only if those attributes are equal too
 import pickle
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from onbeat_proofs.audit.vllm import library
 from onbeat_reference.observe_vllm import block_ids
-
-if TYPE_CHECKING:
-    from onbeat_proofs.audit.vllm.facade import VllmScheduler
+from onbeat_reference.schedulable import Schedulable
 
 _QUEUES = ("kv_holding_waiting", "skipped_waiting", "waiting", "running")
 _SETS = ("finished_recving_kv_req_ids", "failed_recving_kv_req_ids")
 _COUNTS = ("num_stale_output_tokens", "drop_stale_output", "num_in_flight_tokens", "async_tokens_to_discard")
+
+
+class Facade(Schedulable, Protocol):
+    """A scheduler of vLLM's behind the interface of the reference."""
+
+    real: Any
 
 
 @cache
@@ -32,7 +36,7 @@ def own_base(cls: Any) -> Any:
     return next((base for base in cls.__mro__ if base.__module__.partition(".")[0] == "vllm"), cls)
 
 
-def shape(scheduler: "VllmScheduler", names: Mapping[str, int]) -> tuple[Any, ...]:
+def shape(scheduler: Facade, names: Mapping[str, int]) -> tuple[Any, ...]:
     """Return the state as nested tuples and lists of plain values.
 
     Args:

@@ -18,7 +18,8 @@ OLD = frozenset({"pr44558", "local-work"})
 
 
 def _may_hold(numbers: Numbers, policy: Policy, throttle: bool, saturated: bool) -> bool:
-    return bool(policy.may_hold(throttle, saturated, numbers.int("held_steps", 0), numbers.int("max_hold_steps", 1)))
+    held_steps, most = numbers.int("held_steps", 0), numbers.int("max_hold_steps", 1)
+    return bool(policy.may_hold(throttle=throttle, saturated=saturated, held_steps=held_steps, max_hold_steps=most))
 
 
 def saturation_opens(numbers: Numbers, policy: Policy) -> PathVerdict:
@@ -50,7 +51,7 @@ def one_door(numbers: Numbers, policy: Policy) -> PathVerdict:
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        for argument in node.args
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords))
         if isinstance(argument, ast.Name) and argument.id == "throttle_prefills"
     ]
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "throttle_prefills"]
@@ -63,7 +64,7 @@ def one_door(numbers: Numbers, policy: Policy) -> PathVerdict:
 def no_decode_no_hold(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Whoever justifies a hold is a decode, and can run."""
     work, can_run = numbers.int("work", 0), numbers.bool("can_run")
-    justified = bool(policy.justifies_hold(work, can_run))
+    justified = bool(policy.justifies_hold(work=work, can_run=can_run))
     decode = work <= 1
     if justified and not (decode and can_run):
         return PathVerdict("a request that is no decode, or cannot run, justifies a hold", True)
@@ -80,13 +81,14 @@ def resume_passes(numbers: Numbers, policy: Policy) -> PathVerdict:
     """No waiting request with loaded KV is held, whatever is left of it."""
     work, computed, external = numbers.int("work", 1), numbers.int("computed", 0), numbers.int("external", 1)
     numbers.assume(computed <= external)
-    return PathVerdict("a remote resume is held" if policy.holds_waiting(work, computed, external) else None, True)
+    held = policy.holds_waiting(work=work, computed=computed, external=external)
+    return PathVerdict("a remote resume is held" if held else None, True)
 
 
 def one_token_passes(numbers: Numbers, policy: Policy) -> PathVerdict:
     """No waiting request with at most one token of local work is held, whatever made it so."""
     computed, external = numbers.int("computed", 0), numbers.int("external", 0)
-    held = policy.holds_waiting(numbers.int("work", 0, 1), computed, external)
+    held = policy.holds_waiting(work=numbers.int("work", 0, 1), computed=computed, external=external)
     return PathVerdict("one token of local work is held" if held else None, True)
 
 
@@ -118,7 +120,8 @@ def held_at_most_by_phase(numbers: Numbers, policy: Policy) -> PathVerdict:
     numbers.assume(phase < interval)
     numbers.assume(held < phase if phase > 0 else held < interval)
     numbers.assume(held <= most)
-    holds = bool(policy.may_hold(throttles(phase, interval), numbers.bool("saturated"), held, most))
+    throttle, saturated = throttles(phase, interval), numbers.bool("saturated")
+    holds = bool(policy.may_hold(throttle=throttle, saturated=saturated, held_steps=held, max_hold_steps=most))
     held_then, phase_then = count_held(held, holds), advance(phase, interval)
     if held_then > interval - 1 or held_then > most or (phase_then > 0 and held_then >= phase_then):
         return PathVerdict("a hold outlasts the interval or the hard bound", True)
@@ -131,8 +134,8 @@ def held_at_most_by_local_clock(numbers: Numbers, policy: Policy) -> PathVerdict
     most, tokens = numbers.int("max_hold_steps", 1), numbers.int("tokens", 0)
     numbers.assume(held + left <= interval - 1)
     numbers.assume(held <= most)
-    throttle = interval > 1 and left > 0
-    holds = bool(policy.may_hold(throttle, numbers.bool("saturated"), held, most))
+    throttle, saturated = interval > 1 and left > 0, numbers.bool("saturated")
+    holds = bool(policy.may_hold(throttle=throttle, saturated=saturated, held_steps=held, max_hold_steps=most))
     if holds:
         numbers.assume(tokens > 0)  # no-empty-step
     prefill = bool(numbers.bool("prefill"))
@@ -150,10 +153,13 @@ def flag_lag(numbers: Numbers, policy: Policy) -> PathVerdict:
     numbers.assume(since < phase if phase > 0 else since < interval)
     holds = bool(
         policy.may_hold(
-            throttles(phase, interval), numbers.bool("saturated"), numbers.int("held_steps", 0), numbers.int("most", 1)
+            throttle=throttles(phase, interval),
+            saturated=numbers.bool("saturated"),
+            held_steps=numbers.int("held_steps", 0),
+            max_hold_steps=numbers.int("most", 1),
         )
     )
-    since_then = 0 if policy.writes_flag(holds, False, True) else since + 1
+    since_then = 0 if policy.writes_flag(hold=holds, preempted=False, open=True) else since + 1
     phase_then = advance(phase, interval)
     if since_then > interval - 1 or (phase_then > 0 and since_then >= phase_then):
         return PathVerdict("the flag is not written within interval steps", True)
@@ -163,7 +169,7 @@ def flag_lag(numbers: Numbers, policy: Policy) -> PathVerdict:
 def flag_only_when_open(numbers: Numbers, policy: Policy) -> PathVerdict:
     """The flag is written only by a step that neither held nor preempted and was open."""
     hold, preempted, open = bool(numbers.bool("hold")), bool(numbers.bool("preempted")), bool(numbers.bool("open"))
-    writes = policy.writes_flag(hold, preempted, open)
+    writes = policy.writes_flag(hold=hold, preempted=preempted, open=open)
     wrong = writes and (hold or preempted or not open)
     return PathVerdict(
         "the flag is written by a step that held, preempted or was paused" if wrong else None, bool(writes)
@@ -174,7 +180,7 @@ def flag_is_backlog(numbers: Numbers, policy: Policy) -> PathVerdict:
     """The flag's value is whether admissible work is left (which is some of what waits)."""
     backlog, waiting = bool(numbers.bool("backlog")), bool(numbers.bool("waiting"))
     numbers.assume(waiting or not backlog)
-    wrong = bool(policy.saturated(backlog, waiting)) != backlog
+    wrong = bool(policy.saturated(backlog=backlog, waiting=waiting)) != backlog
     return PathVerdict("the flag is not what the step left" if wrong else None, True)
 
 
