@@ -65,9 +65,9 @@ class Timed:
         self.steps += 1
         return Waiting(self, pending)
 
-    def dummy(self) -> None:
+    def dummy(self) -> int:
         """Take part in a forward."""
-        self.inner.dummy()
+        return self.inner.dummy()
 
     def release(self, request: EngineRequest) -> None:
         """A request has ended."""

@@ -48,7 +48,7 @@ from onbeat_spec.protocol import (
     lost,
     read,
 )
-from onbeat_spec.records import LockStep, Step
+from onbeat_spec.records import Filler, LockStep, Step
 
 log = logging.getLogger("onbeat.core")
 
@@ -302,9 +302,11 @@ class EngineCore:
     def _take_part(self, turn: Turn) -> None:
         """Run a forward without any token of one's own, since others have work. Alone it would be for nobody."""
         if self._turns is not None:
-            self.executor.dummy()
+            free = self.scheduler.pool.free
+            rows = self.executor.dummy()
             self.reporter.dummies += 1
-            self._idle(*self._turns.took_part(turn, last=False, may_run=self.may_run))
+            filler = Filler(free - self.scheduler.pool.free, rows)
+            self._idle(*self._turns.took_part(turn, last=False, may_run=self.may_run, filler=filler))
             if self.monitor is not None:
                 self.monitor.took_part(may_run=self.may_run)
 

@@ -6,7 +6,7 @@ from onbeat_engine.rank.reporting import Reporter
 from onbeat_reference.recorder import Recorder
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.protocol import Turn, collectives
-from onbeat_spec.records import LockStep, Member, Step
+from onbeat_spec.records import Filler, LockStep, Member, Step
 
 
 class GroupTurns:
@@ -45,9 +45,11 @@ class GroupTurns:
         self._number += 1
         return lock
 
-    def took_part(self, turn: Turn, *, last: bool, may_run: bool) -> tuple[LockStep, float]:
+    def took_part(
+        self, turn: Turn, *, last: bool, may_run: bool, filler: Filler | None = None
+    ) -> tuple[LockStep, float]:
         """This turn went without the scheduler: an exchange, or a dummy; return which it is, and its seconds."""
-        lock, took = self._lock(turn, last), time.monotonic() - self._began
+        lock, took = self._lock(turn, last)._replace(filler=filler), time.monotonic() - self._began
         if self._recorder is not None:
             self._recorder.took_part(lock, took)
         self._tell(lock, 0, may_run, dummy=turn.kind == "dummy")

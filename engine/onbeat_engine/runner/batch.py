@@ -69,8 +69,13 @@ class Batch:
     """In the order of the batch; without padding."""
     sampling: list[BatchRow] = field(default_factory=list)
     """Those that sample, in the same order."""
-    padded: bool = False
-    """Filled up to a size that a graph was captured for."""
+    real: Any = None
+    """Of a batch filled up to a size that a graph was captured for: [num_tokens] bool, False for padding. Else None."""
+
+    @property
+    def padded(self) -> bool:
+        """Filled up to a size that a graph was captured for."""
+        return self.real is not None
 
     @property
     def longest_chunk(self) -> int:
@@ -127,6 +132,7 @@ class Inputs:
         self.kv_lens = Buffer(max_rows, torch.int32, device)
         self.table_starts = Buffer(max_rows + 1, torch.int32, device)
         self.table = Buffer(max_rows * max_blocks, torch.int32, device)
+        self.real = Buffer(max_rows, torch.bool, device)
         self.sample_at = Buffer(max_rows, torch.int64, device)
         self._from = Buffer(max_rows, torch.int64, device)
         self._to = Buffer(max_rows, torch.int64, device)
@@ -172,7 +178,10 @@ class Inputs:
         token_ids[at : at + padding] = 0
         tables.extend([np.full(1, self.scratch, dtype=np.int32)] * padding)
         batch = self._arrange(ordered, starts, lengths, tables, int(num_decodes))
-        batch.padded = pad_to > 0
+        if pad_to > 0:
+            self.real.host[: len(ordered)] = True
+            self.real.host[len(ordered) : num_rows] = False
+            batch.real = self.real.send(num_rows)
         if missing:
             self._patch(missing, previous)
         if self._sent:

@@ -82,8 +82,8 @@ class Executor(Protocol):
         """Begin a step; its rows are never empty."""
         ...
 
-    def dummy(self) -> None:
-        """Take part in a forward of the group without any token of one's own."""
+    def dummy(self) -> int:
+        """Take part in a forward of the group without any token of one's own; return the rows that reached experts."""
         ...
 
     def release(self, request: EngineRequest) -> None:

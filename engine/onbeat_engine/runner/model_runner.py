@@ -136,18 +136,19 @@ class ModelRunner:
                 logits = self._logits(batch, hidden)
             return self._sample(batch, logits, hidden)
 
-    def dummy(self) -> None:
-        """Take part in a forward of the group without a token."""
+    def dummy(self) -> int:
+        """Take part in a forward of the group without a token; return the rows that reached experts."""
         if self._companions is None:
-            return
+            return 0
         with torch.inference_mode():
             size = self._agree([])
             if size and self._graphs is not None:
-                self._pad(size)
+                batch = self._pad(size)
                 self._graphs.replay(size)
-            else:
-                none = torch.zeros(0, dtype=torch.int64, device=self.device)
-                self.model.decoder.forward(none, none, self._attention, self._companions)
+                return len(batch.rows)
+            none = torch.zeros(0, dtype=torch.int64, device=self.device)
+            self.model.decoder.forward(none, none, self._attention, self._companions)
+            return 0
 
     def release(self, request: EngineRequest) -> None:
         """Forget a request."""
@@ -196,7 +197,8 @@ class ModelRunner:
     # The forward.
 
     def _forward(self, batch: Batch) -> Any:
-        return self.model.decoder.forward(batch.token_ids, batch.positions, self._attention, self._companions)
+        decoder = self.model.decoder
+        return decoder.forward(batch.token_ids, batch.positions, self._attention, self._companions, batch.real)
 
     def _logits(self, batch: Batch, hidden: Any) -> Any:
         """Logits of the rows that sample; None: no row does."""

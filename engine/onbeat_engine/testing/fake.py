@@ -121,11 +121,12 @@ class FakeExecutor:
         self.deepest = max(self.deepest, len(self.flights))
         return pending
 
-    def dummy(self) -> None:
+    def dummy(self) -> int:
         """Take part in a forward."""
         self.dummies += 1
         self._forward()
         time.sleep(self.delay)
+        return 0
 
     def release(self, request: EngineRequest) -> None:
         """A request has ended."""

@@ -7,7 +7,6 @@ from onbeat_spec.config import Config
 from onbeat_spec.invariants.words import called
 from onbeat_spec.records import Facts
 
-
 HELD_PREEMPTED_OR_PAUSED = Premise(
     "a step held, preempted or was paused", step=lambda facts: not facts.step.offers_admission
 )

@@ -46,6 +46,7 @@ def test_decodes_come_first() -> None:
 def test_padding_uses_scratch_alone() -> None:
     batch = _inputs().fill([BatchRow(request("a", [1, 2, 3], 5), 2, 1, True, [5])], None, 0, 3)
     assert (batch.num_decodes, batch.num_rows, batch.padded) == (3, 3, True)
+    assert batch.real.tolist() == [True, False, False]
     assert batch.slot_blocks.tolist() == [5, 99, 99]
     assert _tables(batch) == [[5], [99], [99]]
     assert batch.kv_lens.tolist() == [3, 1, 1]

@@ -82,6 +82,7 @@ class Decoder:
         positions: torch.Tensor,
         attention: Attention,
         experts: Experts | None = None,
+        real: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Run a flat batch of tokens; call it under `torch.inference_mode()`.
 
@@ -92,6 +93,7 @@ class Decoder:
             positions: [T] int64, each in 0 .. max_position_embeddings - 1.
             attention: of this batch.
             experts: who runs the experts; None: those held here, which must be all.
+            real: [T] bool, False for padding, which reaches no expert (case N06); None: there is none.
 
         Returns:
             [T, hidden_size], the final norm applied.
@@ -108,7 +110,7 @@ class Decoder:
             attended = attention(index, q, k, v) if token_ids.shape[0] else q
             residual = residual + layer.o(attended.flatten(1))
             x = self._norm(residual, layer.post_norm)
-            residual = residual + self._feed_forward(index, layer, x, experts)
+            residual = residual + self._feed_forward(index, layer, x, experts, real)
         return self._norm(residual, self.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -127,13 +129,17 @@ class Decoder:
         q, k = self.rope.rotate(qk, cos, sin).split(sizes, dim=1)
         return q, k
 
-    def _feed_forward(self, index: int, layer: Layer, x: torch.Tensor, experts: Experts | None) -> torch.Tensor:
+    def _feed_forward(
+        self, index: int, layer: Layer, x: torch.Tensor, experts: Experts | None, real: torch.Tensor | None
+    ) -> torch.Tensor:
         if layer.gate_up is not None and layer.down is not None:
             gate, up = layer.gate_up(x).chunk(2, dim=-1)
             return layer.down(F.silu(gate) * up)
         assert layer.router is not None
         assert experts is not None
         ids, weights = route(layer.router(x), self.config.top_k, self.config.norm_topk_prob)
+        if real is not None:
+            ids = ids.masked_fill(~real.unsqueeze(1), self.config.num_experts)  # nobody holds an expert of that number
         return experts(index, x, ids, weights)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

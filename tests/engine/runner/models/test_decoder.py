@@ -126,3 +126,26 @@ def test_a_token_does_not_depend_on_its_company(name: str, dtype: Any, tmp_path:
 
 def _never(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     raise AssertionError("attention without tokens")
+
+
+def test_padding_reaches_no_expert_and_moves_nobodys_hidden_states(tmp_path: Path) -> None:
+    """Case N06: five tokens beside three rows of padding; the experts see 5 x top-k choices, whatever the size."""
+    tiny.qwen3_moe(tmp_path)
+    decoder = load_model(EngineConfig(model=str(tmp_path), dtype="float64")).decoder
+    config, experts, chosen = decoder.config, decoder.experts, list[int]()
+    assert experts is not None
+
+    def counting(layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        chosen.append(int((ids < config.num_experts).sum()))
+        return experts(layer, x, ids, weights)
+
+    def hidden(padding: int, *, marked: bool = True) -> torch.Tensor:
+        ids = torch.tensor([*TOKENS[:5], *[0] * padding])
+        real = torch.arange(len(ids)) < 5 if marked else None
+        return decoder.forward(ids, torch.zeros_like(ids), lambda layer, q, k, v: q, counting, real)
+
+    with torch.inference_mode():
+        alone = hidden(0, marked=False)
+        for padding in (0, 1, 3):
+            torch.testing.assert_close(hidden(padding)[:5], alone, rtol=0, atol=1e-12)
+    assert set(chosen) == {5 * config.top_k}
