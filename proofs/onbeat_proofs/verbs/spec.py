@@ -68,7 +68,8 @@ def _print_group(console: Console, entry: Invariant) -> None:
     for theorem in (each for each in THEOREMS if each.invariant == entry.id):
         strength = theorem.strength if not theorem.for_all else "for groups of any size"
         console.print(f"  for all     {theorem.id}: {strength}", highlight=False, soft_wrap=True)
-    console.print("  exhaustive  onbeat prove --group: every state of groups of two and three", highlight=False)
+    if entry.by_proof:
+        console.print("  exhaustive  onbeat prove --group: every state of groups of two and three", highlight=False)
     for scenario in load(suite_path() / "group"):
         if entry.id in scenario.invariants:
             console.print(f"  scenario    {scenario.name}", markup=False, highlight=False, soft_wrap=True)
