@@ -6,13 +6,21 @@ import pytest
 
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
 from onbeat_spec.invariants import GROUP_PREDICATES
-from onbeat_spec.records import GroupStep, LockStep, Member
+from onbeat_spec.records import Filler, GroupStep, LockStep, Member
 
-IDS = ["phase-agrees", "collectives-align", "wake-not-lost", "pause-agreed", "sync-interval-free", "end-is-clear"]
+IDS = [
+    "phase-agrees",
+    "collectives-align",
+    "wake-not-lost",
+    "pause-agreed",
+    "sync-interval-free",
+    "end-is-clear",
+    "fillers-are-free",
+]
 
 
-def member(live: int = 0, may_run: bool | None = None, dummy: bool = False, **lock: Any) -> Member:
-    return Member(LockStep(7, **lock), 0, live > 0 if may_run is None else may_run, live, dummy)
+def member(live: int = 0, may_run: bool | None = None, dummy: bool = False, tokens: int = 0, **lock: Any) -> Member:
+    return Member(LockStep(7, **lock), tokens, live > 0 if may_run is None else may_run, live, dummy)
 
 
 def step(*members: Member, missing: tuple[int, ...] = ()) -> GroupStep:
@@ -56,6 +64,27 @@ def test_the_ids_are_stable_and_none_is_one_of_a_rank() -> None:
         ("wake-not-lost", step(member(), member(3, False, dummy=True)), None),
         ("wake-not-lost", step(member(3), member(0, dummy=True)), None),
         ("pause-agreed", step(member(last=True), member(last=True)), None),
+        ("fillers-are-free", step(member(), member(dummy=True, filler=Filler(0, 0))), None),
+        (
+            "fillers-are-free",
+            step(member(), member(dummy=True, filler=Filler(1, 0))),
+            "the dummy of rank 1 took 1 KV blocks",
+        ),
+        (
+            "fillers-are-free",
+            step(member(), member(dummy=True, filler=Filler(0, 8))),
+            "8 rows of the dummy of rank 1 reached an expert",
+        ),
+        (
+            "fillers-are-free",
+            step(member(tokens=5, collectives=("forward",)), member(dummy=True, filler=Filler(0, 0))),
+            None,
+        ),
+        (
+            "fillers-are-free",
+            step(member(tokens=5, collectives=()), member(dummy=True, filler=Filler(0, 0))),
+            "rank 0 scheduled 5 tokens beside a dummy, and took part in no forward",
+        ),
         (
             "pause-agreed",
             step(member(last=True), member(last=False)),

@@ -120,5 +120,35 @@ def _over(step: GroupStep) -> Verdict:
     return None
 
 
+def _dummy_beside_others(step: GroupStep) -> bool:
+    return len(step.members) > 1 and any(each.lock.filler is not None for each in step.members.values())
+
+
+fillers_are_free = Invariant(
+    "fillers-are-free",
+    "A dummy takes no KV block, reaches no expert, and keeps no other rank from its forward.",
+    Premise("a lock step of two ranks with what a dummy took", lock_step=_dummy_beside_others),
+    cases=("N02", "N06"),
+    by_proof=False,
+)
+
+
+@fillers_are_free.over("group")
+def dummies_take_nothing(step: GroupStep) -> Verdict:
+    """Read what each dummy took; beside one, whoever scheduled tokens took part in a forward."""
+    for rank, each in step.members.items():
+        filler = each.lock.filler
+        if filler is not None and filler.blocks != 0:
+            return f"the dummy of rank {rank} took {filler.blocks} KV blocks"
+        if filler is not None and filler.expert_rows != 0:
+            return f"{filler.expert_rows} rows of the dummy of rank {rank} reached an expert"
+    if any(each.dummy for each in step.members.values()):
+        for rank, each in step.members.items():
+            calls = each.lock.collectives
+            if each.tokens > 0 and calls is not None and not set(calls) - {"exchange"}:
+                return f"rank {rank} scheduled {each.tokens} tokens beside a dummy, and took part in no forward"
+    return None
+
+
 def _by_rank(values: Mapping[int, object]) -> str:
     return ", ".join(f"rank {rank} {value}" for rank, value in values.items())

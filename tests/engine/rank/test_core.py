@@ -476,6 +476,27 @@ def test_a_rank_that_takes_dummies_with_work_is_found(monkeypatch: pytest.Monkey
     assert {row.invariant for row in report.rows if row.violations} == live
 
 
+@pytest.mark.parametrize(
+    ("blocks", "rows", "message"),
+    [(0, 8, "8 rows of the dummy of rank 1 reached an expert"), (1, 0, "the dummy of rank 1 took 1 KV blocks")],
+)
+def test_a_dummy_that_takes_something_is_found(blocks: int, rows: int, message: str, tmp_path: Path) -> None:
+    pair = Pair(trace_dir=str(tmp_path))
+    executor, pool = fake(pair.rigs[1]), pair.rigs[1].core.scheduler.pool
+
+    def greedy() -> int:
+        FakeExecutor.dummy(executor)
+        pool.free -= blocks
+        return rows
+
+    executor.dummy = greedy  # type: ignore[method-assign]  # a fault of this executor
+    pair.add(0, "a", [1, 2], max_tokens=5)
+    pair.run()
+    assert watched(pair).keys() == {"fillers-are-free"}
+    report = check_trace([str(path) for path in tmp_path.iterdir()])
+    assert any(message in finding.message for finding in report.findings if finding.invariant == "fillers-are-free")
+
+
 def test_two_ranks_pause_sleep_and_go_on() -> None:
     pair = Pair(dp_sync_interval=4)
     pair.add(0, "a", [1, 2], max_tokens=30)

@@ -26,7 +26,9 @@ def test_the_suite(scenario: GroupScenario) -> None:
 
 def test_the_suite_has_every_case_of_the_protocol_and_exercises_every_invariant() -> None:
     assert {f"B{n}" for n in (73, 74, 76, 77, 78, 80, 81, 82)} <= {scenario.case for scenario in SUITE}
-    assert {invariant for scenario in SUITE for invariant in scenario.invariants} == set(GROUP_CATALOGUE)
+    # What a dummy takes is the executor's doing, and no move of the protocol: only records show it.
+    moves = GROUP_CATALOGUE.keys() - {"fillers-are-free"}
+    assert {invariant for scenario in SUITE for invariant in scenario.invariants} == moves
     assert len({scenario.name for scenario in SUITE}) == len(SUITE)
 
 

@@ -23,7 +23,7 @@ from onbeat_spec.cadence import advance, throttles
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
 from onbeat_spec.config import Config
 from onbeat_spec.errors import TraceError
-from onbeat_spec.records import LockStep
+from onbeat_spec.records import Filler, LockStep
 from tests.reference.helpers import examples, land, request, turn
 from tests.reference.histories import CONFIGS, SEQUENCES, Run
 from tests.reference.test_recorder import CHILD
@@ -378,7 +378,7 @@ def group(folder: Path, ranks: int = 2, steps: int = 12, name: str = "") -> list
             assert each.recorder is not None
             lock = LockStep(number, phase, ("all_gather", "all_reduce"), number == steps - 1)
             if rank % 2 and number % 2:
-                each.recorder.took_part(lock)
+                each.recorder.took_part(lock._replace(filler=Filler(0, 0)))
                 continue
             each.recorder.lock = lock
             each.schedule(throttles(phase, 3))
@@ -399,6 +399,7 @@ def test_a_right_group_holds(tmp_path: Path) -> None:
         "pause-agreed": "holds",
         "sync-interval-free": "vacuous",
         "end-is-clear": "vacuous",
+        "fillers-are-free": "holds",
     }
 
 
