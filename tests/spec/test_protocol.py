@@ -9,6 +9,7 @@ from onbeat_spec.protocol import Agreement, Event, Front, GroupSettings, Rank, T
 TWO = GroupSettings(interval=2, sync=3)
 FRONT = Front((0, 1))
 PAUSED = protocol.pause(FRONT, "keep", holds=False)[0]
+HOLDING = protocol.pause(FRONT, "keep", holds=True)[0]
 BUSY = Rank(read=4, agreed=3, left=2, phase=1, members=2)
 
 
@@ -154,7 +155,8 @@ def test_admission() -> None:
     assert protocol.admission(FRONT, 1) == "accept"
     assert protocol.admission(FRONT, 2) == "refuse"
     assert protocol.admission(PAUSED, 1) == "refuse"
-    assert protocol.admission(PAUSED._replace(holds=True), 1) == "hold"
+    assert protocol.admission(HOLDING, 1) == "hold"
+    assert protocol.admission(protocol.pause(HOLDING, "abort", holds=False)[0], 1) == "refuse"
     assert protocol.admission(FRONT._replace(leaving=(1,)), 1) == "refuse"
     assert protocol.admission(PAUSED._replace(ended="rank 0 died"), 1) == "ended"
 
@@ -162,13 +164,13 @@ def test_admission() -> None:
 def test_a_request_while_paused_is_refused_or_held_and_counted() -> None:
     with pytest.raises(RequestRefused, match=r"rank 1 takes no requests now \(keep\); try again later"):
         protocol.request(PAUSED, 1)
-    held, sent = protocol.request(PAUSED._replace(holds=True), 1)
+    held, sent = protocol.request(HOLDING, 1)
     assert (held.held, held.last, sent) == (1, 1, ())
     assert protocol.resume(held)[0] == FRONT._replace(last=2, holds=True)
 
 
 def test_a_request_that_is_held_can_be_withdrawn() -> None:
-    held = PAUSED._replace(holds=True, held=2)
+    held = HOLDING._replace(held=2)
     assert protocol.withdraw(held) == held._replace(held=1)
     for front in (PAUSED, protocol.withdraw(protocol.withdraw(held))):
         with pytest.raises(ProtocolMisuse, match="no request is held"):
