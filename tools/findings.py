@@ -25,7 +25,7 @@ LIMIT = {"quick": 600, "standard": 1800, "deep": 14_400}
 """Wall seconds after which an audit is given up."""
 OWN_ERROR = "this is an error of onbeat itself"
 """What `onbeat` says of its own faults."""
-STOPPED = "the process was killed by SIGTERM"
+STOPPED = "the process was ended by SIGTERM"
 Audit = Callable[[Sequence[str], dict[str, str], float], Done]
 
 

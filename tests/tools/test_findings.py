@@ -173,7 +173,7 @@ def test_a_fault_of_ours_is_not_kept(root: Path, capsys: pytest.CaptureFixture[s
 
 def test_what_was_stopped_is_not_kept(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def stops(*_: object) -> Done:
-        return Done(1, "VIOLATED  no-crash: the process was killed by SIGTERM during the last of these operations\n")
+        return Done(1, "VIOLATED  no-crash: the process was ended by SIGTERM during the last of these operations\n")
 
     assert main(["--only", "agentinfer-0.33.0"], root, Pip(), stops) == 2
     assert "was stopped from outside; run it again" in capsys.readouterr().err

@@ -1,32 +1,29 @@
 """The audit in a process of its own: whatever the audited class does to that process, a report comes of it."""
 
-import io
-import os
-import pickle
-import signal
-import subprocess
+import gc
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from select import select
+from io import TextIOBase
 from time import monotonic
-from typing import Any, BinaryIO
+from typing import Any
 
+from onbeat_proofs.audit.adapters import AUTO, adapter_for
 from onbeat_proofs.audit.report import AuditReport, Budget, Finding, InvariantResult
-from onbeat_proofs.foreign.watchdog import SIZE, Journal
+from onbeat_proofs.audit.run import audit
+from onbeat_proofs.foreign.apart import Apart, Died, run_apart
+from onbeat_proofs.foreign.location import source_of
+from onbeat_proofs.foreign.targets import load_scheduler
+from onbeat_proofs.foreign.watchdog import GUARD, Guard
 from onbeat_proofs.play.keeps_text import STATEMENTS
-from onbeat_proofs.scenarios.operations import Op, Scenario, Schedule
+from onbeat_proofs.scenarios.files import dump
+from onbeat_proofs.scenarios.operations import Scenario, Schedule
+from onbeat_reference.workload import arrivals
 from onbeat_spec.catalogue import CATALOGUE
-from onbeat_spec.config import Config
 from onbeat_spec.errors import NotAScheduler
 
 LIMIT_S: dict[Budget, float] = {"quick": 180.0, "standard": 600.0, "deep": 3 * 3600.0}
 """Wall seconds after which an audit is stopped, far more than it takes: who sleeps, or hangs in C, gets there."""
-LAST_S = 20.0
-"""Wall seconds that a process may take to end once it has closed its end of the pipe: a big one on a busy machine."""
-SHOWN = 2000
-"""Characters of a child's last words that are kept."""
 Progress = Callable[[str, int, int], object]
 
 
@@ -58,103 +55,38 @@ def audit_apart(
     Raises:
         OnbeatError: whatever the audit raises: there is no such class, it cannot be driven, vLLM is missing.
     """
-    limit = LIMIT_S[job.budget] if limit_s is None else limit_s
     began, known = monotonic(), AuditReport(job.scheduler, job.policy, job.budget, job.seed)
-    with tempfile.TemporaryFile() as memory, tempfile.TemporaryFile() as words:
-        memory.truncate(SIZE)
-        reading, writing = os.pipe()
-        command = [sys.executable, "-m", "onbeat_proofs.audit.child", str(writing), str(memory.fileno())]
-        with (
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=words, stderr=words, pass_fds=(writing, memory.fileno())
-            ) as child,
-            os.fdopen(reading, "rb", buffering=0) as results,
-        ):
-            os.close(writing)
-            assert child.stdin is not None
-            try:
-                child.stdin.write(pickle.dumps(job))
-                child.stdin.close()
-                for kind, value in _messages(results, monotonic() + limit):
-                    if kind == "progress":
-                        progress(*value)
-                    elif kind == "begun":
-                        known = _report(value)
-                    elif kind == "error":
-                        raise value
-                    else:
-                        return _report(value)
-                late = child.poll() is None and _still_runs(child)
-            finally:
-                if child.poll() is None:
-                    child.kill()
-        words.seek(0)
-        said = words.read().decode(errors="replace").strip()[-SHOWN:]
-        known.seconds = monotonic() - began
-        return _dead(known, Journal(memory.fileno()).read(), _how(child.returncode, late, limit), said)
+
+    def told(news: Any) -> None:
+        nonlocal known
+        if isinstance(news, AuditReport):
+            known = news
+        else:
+            progress(*news)
+
+    found = run_apart(_audit, job, LIMIT_S[job.budget] if limit_s is None else limit_s, told)
+    if isinstance(found, AuditReport):
+        return found
+    known.seconds = monotonic() - began
+    return _dead(known, found)
 
 
-def _report(value: Any) -> AuditReport:
-    assert isinstance(value, AuditReport)
-    return value
-
-
-def _still_runs(child: "subprocess.Popen[bytes]") -> bool:
-    """Whether a process whose end of the pipe may be closed goes on."""
-    try:
-        child.wait(LAST_S)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
-def _messages(results: BinaryIO | io.FileIO, deadline: float) -> Iterator[tuple[str, Any]]:
-    """Yield what the child sends, until it closes its end or the time is up."""
-    data = b""
-    while (left := deadline - monotonic()) > 0:
-        ready, _, _ = select([results], [], [], min(left, 1.0))
-        if not ready:
-            continue
-        more = results.read(1 << 16)
-        if not more:
-            return
-        data += more
-        while len(data) >= 8 and len(data) >= 8 + (size := int.from_bytes(data[:8], "little")):
-            message, data = data[8 : 8 + size], data[8 + size :]
-            kind, value = pickle.loads(message)
-            yield kind, value
-
-
-def send(file: BinaryIO, kind: str, value: object) -> None:
-    """Write one message."""
-    data = pickle.dumps((kind, value), pickle.HIGHEST_PROTOCOL)
-    file.write(len(data).to_bytes(8, "little") + data)
-    file.flush()
-
-
-def _how(code: int | None, late: bool, limit: float) -> str:
-    if late:
-        return f"the audit did not end within {limit:g} s"
-    if code is not None and code < 0:
-        return f"the process was killed by {signal.Signals(-code).name}"
-    return f"the process exited with code {code}"
-
-
-def _dead(report: AuditReport, journal: tuple[Config, tuple[Op, ...]] | None, how: str, said: str) -> AuditReport:
+def _dead(report: AuditReport, died: Died) -> AuditReport:
     """Report a class that took its process down, with the operations that led there."""
-    if journal is None:
-        last = said.splitlines()[-1] if said else ""
+    how = f"{'the audit' if died.late else 'the process'} {died.how}"
+    if died.journal is None:
+        last = died.words.splitlines()[-1] if died.words else ""
         raise NotAScheduler(
             f"scheduler {report.scheduler!r} cannot be imported and made: {how}" + (f": {last}" if last else "")
         )
-    config, ops = journal
+    config, ops = died.journal
     message = f"{how} during the last of these operations"
     scenario = Scenario(f"no-crash: {report.scheduler}", invariants=("no-crash",), config=config, steps=ops)
     report.ended_early = True
     step = max(0, sum(isinstance(op, Schedule) for op in ops) - 1)
     report.findings.append(Finding("no-crash", message, step, "the watch over its process", scenario, ""))
-    if said:
-        report.notes.append(f"its last words: {said}")
+    if died.words:
+        report.notes.append(f"its last words: {died.words}")
     texts = [
         InvariantResult(id, "undecided", {}, 0, text, "policy") for id, text in STATEMENTS.items() if report.environment
     ]
@@ -163,4 +95,73 @@ def _dead(report: AuditReport, journal: tuple[Config, tuple[Op, ...]] | None, ho
         for id, entry in CATALOGUE.items()
         if entry.scopes and id not in report.not_asked
     ]
+    return report
+
+
+# --- In the process of its own ---------------------------------------------------------------------------------------
+
+
+class Chatter(TextIOBase):
+    """Standard output of a class that should not write to it."""
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self._guard = guard
+        self.writes = 0
+        self.first = ""
+
+    def write(self, text: str) -> int:
+        """Count it; remember the first, and what was going on."""
+        if text.strip():
+            if not self.writes:
+                self.first = f"{text.strip()!r}{self._when()}"
+            self.writes += 1
+        return len(text)
+
+    def _when(self) -> str:
+        if self._guard.latest is None:
+            return " while it was imported or made"
+        config, ops = self._guard.latest
+        return " in the last step of:\n" + dump(Scenario("the class prints", config=config, steps=ops))
+
+    def note(self) -> str | None:
+        """Say what was written, if anything was."""
+        return f"prints to standard output ({self.writes} times), first {self.first}" if self.writes else None
+
+
+def _begun(cls: type, job: AuditJob) -> AuditReport:
+    """What is known of a class before it runs."""
+    adapter = adapter_for(cls)
+    policy = adapter.policy(cls).name if job.policy == AUTO else job.policy
+    report = AuditReport(job.scheduler, policy, job.budget, job.seed, own=job.own, not_asked=adapter.lacks())
+    report.environment, report.signature, report.source = adapter.environment(), adapter.misfits(cls), source_of(cls)
+    return report
+
+
+def _audit(job: AuditJob, apart: Apart) -> AuditReport:
+    """Audit, and tell what is known beforehand, then how far it is."""
+    guard = Guard(apart.journal)
+    GUARD.set(guard)
+    sys.stdout = chatter = Chatter(guard)
+    cls = load_scheduler(job.scheduler)
+    apart.tell(_begun(cls, job))
+    loads = None if job.workload is None else arrivals(job.workload, job.seed)
+    # What is imported by now stays: no collection needs to look at it again.
+    gc.collect()
+    gc.freeze()
+    report = audit(
+        cls,
+        job.policy,
+        job.budget,
+        job.seed,
+        name=job.scheduler,
+        arrivals=loads,
+        interval=job.interval,
+        own=job.own,
+        stop_at_first=job.stop_at,
+        progress=lambda what, done, total: apart.tell((what, done, total)),
+    )
+    note = chatter.note()
+    if note is not None:
+        report.notes.append(note)
     return report

@@ -19,18 +19,16 @@ runs no decode in it.
 """
 
 import inspect
-import signal
-import threading
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
 
 from onbeat_proofs.delayer.rows import Row, Settings, alphabet
 from onbeat_proofs.foreign.targets import where_raised
+from onbeat_proofs.foreign.watchdog import Hang, limited
 from onbeat_spec.errors import NotADelayer, OnbeatError
 
-SECONDS = 5.0
+DECISION_S = 5.0
 """A single decision that takes longer hangs."""
 
 State = tuple[Hashable, ...]
@@ -85,11 +83,11 @@ class OfClass:
         if not callable(getattr(cls, "decide", None)):
             raise NotADelayer(f"{name} has no method decide(state, rank, rows); see `onbeat delayer --help`")
         try:
-            with watched():
+            with limited(DECISION_S, patience=1):
                 self._delayer = cls(**accepted(cls, settings))
                 self._initial = getattr(self._delayer, "initial", None)
                 hash(self._initial)
-        except (Misstep, TypeError, ValueError) as error:
+        except (Hang, Misstep, TypeError, ValueError) as error:
             raise NotADelayer(f"{name} cannot be made: {where_raised(error)}") from error
         self.prefill_excludes_decode = bool(getattr(cls, "prefill_excludes_decode", False))
 
@@ -141,26 +139,7 @@ def guarded(function: Any, *arguments: Any) -> Any:
     """Call code under audit; whatever it raises becomes a Misstep."""
     try:
         return function(*arguments)
-    except (KeyboardInterrupt, Misstep, OnbeatError):
+    except (KeyboardInterrupt, Hang, Misstep, OnbeatError):
         raise
     except BaseException as error:
         raise Misstep(where_raised(error, __file__)) from error
-
-
-@contextmanager
-def watched(seconds: float = SECONDS) -> Iterator[None]:
-    """End what runs inside with a Misstep if it takes too long. Only in a main thread, where there are signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ring(number: int, frame: object) -> None:
-        raise Misstep(f"no answer within {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again, should the code swallow the first
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -6,8 +6,9 @@ from itertools import product
 from math import inf
 from time import perf_counter
 
-from onbeat_proofs.delayer.decision import Decision, Misstep, PassResult, State, watched
+from onbeat_proofs.delayer.decision import DECISION_S, Decision, Misstep, PassResult, State
 from onbeat_proofs.delayer.rows import IDLE, Row
+from onbeat_proofs.foreign.watchdog import Hang, limited
 from onbeat_spec.errors import NotADelayer
 
 Rows = tuple[Row, ...]
@@ -131,8 +132,11 @@ def explore(
 
 def step(decision: Decision, state: State, rows: Rows) -> PassResult:
     """Take one pass. Raises Misstep, also if it takes too long."""
-    with watched():
-        return decision.step(state, rows)
+    try:
+        with limited(DECISION_S, patience=1):
+            return decision.step(state, rows)
+    except Hang:
+        raise Misstep(f"no answer within {DECISION_S:g} s") from None
 
 
 def _enter(graph: Graph, state: State, parent: tuple[int, Rows] | None, depth: int) -> int:

@@ -3,11 +3,13 @@
 import mmap
 import pickle
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic, process_time
 from types import FrameType
+from typing import Any
 
 from onbeat_proofs.scenarios.operations import Op
 from onbeat_spec.config import Config
@@ -19,7 +21,7 @@ CALL_S = 2.0
 PATIENCE = 15
 """Times as many wall seconds may pass: a busy machine is no fault of the code under test, and one may wait idly."""
 SIZE = 1 << 20
-"""Bytes for the operations that led to where a run is."""
+"""Bytes of a journal."""
 
 
 class Hang(BaseException):
@@ -31,21 +33,25 @@ CRASHES = (Exception, SystemExit, Hang)
 
 
 @contextmanager
-def limited(seconds: float = CALL_S) -> Iterator[None]:
-    """Raise `Hang` inside the block once it has taken so long; only in a process's main thread.
+def limited(seconds: float = CALL_S, patience: float = PATIENCE) -> Iterator[None]:
+    """Raise `Hang` inside the block once it has taken so long; only in a main thread, where there are signals.
 
     Args:
-        seconds: of CPU time, or `PATIENCE` times as many by the clock.
+        seconds: of CPU time.
+        patience: times as many may pass by the clock.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     began, began_cpu = monotonic(), process_time()
 
     def late(signum: int, frame: FrameType | None) -> None:
-        used = max(process_time() - began_cpu, (monotonic() - began) / PATIENCE)
+        used = max(process_time() - began_cpu, (monotonic() - began) / patience)
         if used >= 0.99 * seconds:  # timers go off a little early
             raise Hang(f"a call did not return within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again, should the code swallow the first
     try:
         yield
     finally:
@@ -59,21 +65,20 @@ class Journal:
     def __init__(self, file: int) -> None:
         self._memory = mmap.mmap(file, SIZE)
 
-    def write(self, config: Config, ops: Sequence[Op]) -> None:
-        """The last of these operations is about to be executed."""
-        data = pickle.dumps((config, tuple(ops)), pickle.HIGHEST_PROTOCOL)
+    def write(self, entry: object) -> None:
+        """Take note of what is about to be done, in place of the entry before; one beyond `SIZE` is left out."""
+        data = pickle.dumps(entry, pickle.HIGHEST_PROTOCOL)
         if len(data) <= SIZE - 8:
             self._memory[:8] = bytes(8)  # what is half written must not be read
             self._memory[8 : 8 + len(data)] = data
             self._memory[:8] = len(data).to_bytes(8, "little")
 
-    def read(self) -> tuple[Config, tuple[Op, ...]] | None:
-        """Return the configuration and the operations, the last of which was not finished; None: nothing was begun."""
+    def read(self) -> Any:
+        """Return the latest entry; None: there is none."""
         size = int.from_bytes(self._memory[:8], "little")
         if not 0 < size <= SIZE - 8:
             return None
-        config, ops = pickle.loads(self._memory[8 : 8 + size])
-        return config, ops
+        return pickle.loads(self._memory[8 : 8 + size])
 
 
 class Guard:
@@ -82,15 +87,15 @@ class Guard:
     def __init__(self, journal: Journal | None = None, seconds: float = CALL_S) -> None:
         self.journal = journal
         self.seconds = seconds
-        self.latest: tuple[Config, list[Op]] | None = None
-        """What is being done, or was done last."""
+        self.latest: tuple[Config, tuple[Op, ...]] | None = None
+        """What is being done, or was done last: the operations, and with which configuration."""
 
     @contextmanager
     def during(self, config: Config, trail: Trail) -> Iterator[None]:
         """Execute the last operation of a trail."""
-        self.latest = config, operations(trail)
+        self.latest = config, tuple(operations(trail))
         if self.journal is not None:
-            self.journal.write(*self.latest)
+            self.journal.write(self.latest)
         with limited(self.seconds):
             yield
 

@@ -68,7 +68,7 @@ def command(
     test.
     """
     from onbeat_proofs.delayer.audit import DelayerJob
-    from onbeat_proofs.delayer.child import audit_apart
+    from onbeat_proofs.delayer.isolate import audit_apart
     from onbeat_proofs.delayer.rows import Settings
 
     for each in ranks:

@@ -67,7 +67,7 @@ def test_a_hang_is_cut_off() -> None:
 def test_an_exit_leaves_a_report() -> None:
     report = audited("Exits")
     (finding,) = report.findings
-    assert finding.message == "the process exited with code 3 during the last of these operations"
+    assert finding.message == "the process ended with exit code 3 during the last of these operations"
     assert verdicts(report)["no-crash"] == "violated"
     assert verdicts(report)["budget"] == "undecided"
 
