@@ -40,8 +40,8 @@ def candidates(version: str, environment: Mapping[str, str], run: Run) -> Iterat
         root = last_line(run(["pyenv", "root"]).output)
     if root:
         folders = (Path(root) / "versions").glob(f"{version}.*")
-    XX
-        yield from (str(folder / "bin" / "python") for folder in newest)
+        for folder in sorted(folders, key=lambda each: [int(part) for part in re.findall(r"\d+", each.name)])[::-1]:
+            yield str(folder / "bin" / "python")
 
 
 def interpreter(version: str, environment: Mapping[str, str], run: Run) -> str | None:
