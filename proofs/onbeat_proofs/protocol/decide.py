@@ -1,4 +1,4 @@
-"""What `onbeat prove --group` shows: theorems for groups of any size, small groups completely, and planted faults.
+"""What `onbeat protocol` shows: theorems for groups of any size, small groups completely, and planted faults.
 
 The theorems are those about the protocol and those about load balancing.
 """

@@ -15,7 +15,7 @@ from jsonschema.validators import extend
 from onbeat_proofs.scenarios.strict_yaml import Document, KeyPath
 
 GROUP_KEYS = {"rank", "ranks"}
-_GROUP = "scenarios of a group of ranks are not supported here; `onbeat prove --group` runs them (*.group.yaml)"
+_GROUP = "scenarios of a group of ranks are not supported here; `onbeat protocol` runs them (*.group.yaml)"
 SCENARIO = "scenario.schema.json"
 
 

@@ -1,16 +1,12 @@
-"""`onbeat prove --group`."""
+"""`onbeat protocol`: check the data-parallel protocol, or replay scenarios of it."""
 
 import json
-import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+import click
 from rich.table import Table
 
-from onbeat_proofs.mutants import protocol
 from onbeat_proofs.protocol import chart
 from onbeat_proofs.protocol.decide import GroupProof, prove
 from onbeat_proofs.protocol.drawing import page
@@ -18,13 +14,40 @@ from onbeat_proofs.protocol.explore import GroupExplored
 from onbeat_proofs.protocol.replay import GroupReplay, replay
 from onbeat_proofs.protocol.scenario import load, to_text
 from onbeat_proofs.prove.theorem import FOR_ALL, Verdict
+from onbeat_proofs.verbs.progress import progress
+from onbeat_proofs.verbs.tables import mark, plain_table, wide_console
 
-WIDTH = 130
-"""Columns that the tables need, where no terminal says how many there are."""
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER]...")
+@click.option("--deep", is_flag=True, help="Groups of three ranks too (some minutes).")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
+@click.option(
+    "--scenarios",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the run of each violation and of each planted fault to this folder, as a scenario.",
+)
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Draw the same runs in this file.")
+def command(
+    files: tuple[str, ...], deep: bool, json_file: Path | None, scenarios: Path | None, html: Path | None
+) -> int:
+    """Prove the data-parallel protocol: theorems, and every state of small groups of ranks.
+
+    Planted faults show that a wrong protocol is found. Given files or folders of group scenarios (*.group.yaml),
+    these are replayed instead.
+    Exit code 0: all verdicts are as expected, or every scenario goes as it says. 1: one does not.
+    2: something could not be decided or run.
+    """
+    if not files:
+        return run(deep, json_file, scenarios, html)
+    options = {"--deep": deep, "--scenarios": scenarios, "--html": html}
+    if given := [name for name, value in options.items() if value]:
+        raise click.UsageError(f"{', '.join(given)} has no effect on scenarios that are replayed; leave it out")
+    return replay_files(files, json_file)
 
 
 def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path | None) -> int:
-    """Check the protocol, print what was found, and return the exit code.
+    """Check the protocol, print the results, and return the exit code.
 
     Args:
         deep: groups of three too.
@@ -32,11 +55,9 @@ def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path |
         scenarios: a folder that gets the run of every planted fault, and of every violation, as a scenario file.
         html: gets the same runs, drawn.
     """
-    console = _console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("group", total=None)
-        proof = prove(deep, lambda what, done, total: bar.update(task, description=what, completed=done, total=total))
+    console = wide_console()
+    with progress("protocol") as show:
+        proof = prove(deep, show)
     for table in (_theorems(proof), _explored(proof), _planted(proof)):
         console.print(table)
         console.print()
@@ -77,7 +98,7 @@ def _runs(proof: GroupProof) -> list[tuple[str, str, GroupExplored]]:
 
 def replay_files(files: tuple[str, ...], json_file: Path | None) -> int:
     """Replay group scenarios, say which do not go as they say, and return the exit code."""
-    console = _console()
+    console = wide_console()
     outcomes = [replay(scenario) for file in files for scenario in load(Path(file))]
     for outcome in outcomes:
         for line in _said(outcome):
@@ -149,25 +170,6 @@ def as_json(proof: GroupProof) -> dict[str, Any]:
     }
 
 
-def _console() -> Console:
-    """Return a console that is as wide as the tables where no terminal says otherwise: logs are not wrapped."""
-    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        right = column in ("states", "moves", "depth", "time")
-        table.add_column(
-            column, justify="right" if right else "left", no_wrap=column not in ("fault", "every state of")
-        )
-    return table
-
-
-def _mark(good: bool, text: str) -> str:
-    return f"[green]{text}[/]" if good else f"[bold red]{text}[/]"
-
-
 def _strength(verdict: Verdict) -> str:
     if verdict.strength == FOR_ALL:
         return "all sizes"
@@ -175,47 +177,26 @@ def _strength(verdict: Verdict) -> str:
 
 
 def _theorems(proof: GroupProof) -> Table:
-    table = _table("theorem", "for", "verdict")
+    table = plain_table("theorem", "for", "verdict")
     for verdict in proof.theorems:
-        table.add_row(verdict.id, _strength(verdict), _mark(verdict.verdict == "proved", verdict.verdict))
+        table.add_row(verdict.id, _strength(verdict), mark(verdict.verdict == "proved", verdict.verdict))
     return table
 
 
 def _explored(proof: GroupProof) -> Table:
-    table = _table("every state of", "states", "moves", "depth", "time", "violated")
+    table = plain_table("every state of", "states", "moves", "depth", "time", "violated")
     for found in proof.explored:
         row = (str(found.scope), f"{found.states:,}", f"{found.moves:,}", str(found.depth), f"{found.seconds:.1f} s")
-        table.add_row(*row, _mark(not found.invariant, found.invariant or "nothing"))
+        table.add_row(*row, mark(not found.invariant, found.invariant or "nothing"))
     return table
 
 
 def _planted(proof: GroupProof) -> Table:
-    table = _table("planted", "fault", "moves", "violates")
+    table = plain_table("planted", "fault", "moves", "violates")
     for fault, found in proof.planted:
-        mark = _mark(found.invariant == fault.finds, found.invariant or "nothing")
-        table.add_row(fault.case or "-", fault.says, str(len(found.path)), mark)
+        violates = mark(found.invariant == fault.finds, found.invariant or "nothing")
+        table.add_row(fault.case or "-", fault.says, str(len(found.path)), violates)
     for wrong, verdict in proof.unbalanced:
         refuted = verdict.verdict == "refuted"
-        table.add_row(wrong.case, wrong.says, "-", _mark(refuted, verdict.id if refuted else "nothing"))
+        table.add_row(wrong.case, wrong.says, "-", mark(refuted, verdict.id if refuted else "nothing"))
     return table
-
-
-def run_mutants(json_file: Path | None) -> int:
-    """Try every mutant of the protocol, print what noticed them, and return 0 if none survived, else 1."""
-    console = _console()
-    results = protocol.run()
-    table = _table("mutant", "change", "noticed by")
-    for result in results:
-        known = result.mutant.id in protocol.EQUIVALENT
-        by = result.by or ("nothing: equivalent" if known else "NOTHING")
-        change = f"{result.mutant.before} -> {result.mutant.after or 'nothing'}".replace("[", "\\[")
-        table.add_row(f"{result.mutant.function}:{result.mutant.line}", change, by)
-    console.print(table)
-    counts = Counter(result.by or "nothing" for result in results)
-    survivors = [r for r in results if not r.by and r.mutant.id not in protocol.EQUIVALENT]
-    noticed = ", ".join(f"{by} {count}" for by, count in counts.most_common())
-    console.print(f"\n{len(results)} mutants, {len(survivors)} survived; noticed by: {noticed}", highlight=False)
-    if json_file is not None:
-        values = [{"id": r.mutant.id, "by": r.by, "message": r.message} for r in results]
-        json_file.write_text(json.dumps({"mutants": values}, indent=1) + "\n", encoding="utf-8")
-    return 1 if survivors else 0

@@ -1,7 +1,6 @@
-"""`onbeat prove`."""
+"""`onbeat prove`: prove the theorems about policies."""
 
 import json
-import sys
 from dataclasses import asdict
 from os.path import relpath
 from pathlib import Path
@@ -9,87 +8,60 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from onbeat_proofs.prove.decide import Proof, prove
 from onbeat_proofs.prove.theorem import FOR_ALL, Verdict
+from onbeat_proofs.verbs.progress import progress
 from onbeat_spec.policy import POLICIES
 
+MOVED = {
+    "--group": "run `onbeat protocol` (`onbeat mutate protocol` for its mutants)",
+    "--mutants": "run `onbeat mutate` (`onbeat mutate protocol` for mutants of the protocol)",
+    "--html": "run `onbeat protocol --html FILE` to draw runs of a group",
+}
+"""Options that became verbs, and how to run those."""
 MARKS = {"proved": "proved", "refuted": "refuted", "unknown": "UNKNOWN"}
+
+
+def _moved(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
+    """Refuse an option that became a verb of its own."""
+    if value:
+        raise click.UsageError(f"there is no option {parameter.opts[0]}; {MOVED[parameter.opts[0]]}")
 
 
 @click.command()
 @click.argument("policies", nargs=-1, metavar="[POLICY]...")
-@click.option("--group", is_flag=True, help="The data-parallel protocol: theorems, and every state of small groups.")
-@click.option("--deep", is_flag=True, help="Larger states too: 2+2 and 3+1 requests; groups of 3 (some minutes).")
-@click.option(
-    "--mutants",
-    is_flag=True,
-    help="Change the policy and the step (with --group: the protocol), and show which check notices.",
-)
+@click.option("--deep", is_flag=True, help="Larger states too: 2+2 and 3+1 requests (some minutes).")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write all verdicts here.")
-@click.option("--scenarios", type=click.Path(file_okay=False, path_type=Path), help="Write each refutation here.")
+@click.option(
+    "--scenarios", type=click.Path(file_okay=False, path_type=Path), help="Write each refutation to this folder."
+)
 @click.option(
     "--show/--no-show", default=None, help="Print each refutation as a scenario. [default: own policies only]"
 )
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="With --group: draw the runs here.")
-@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes.")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of processes.")
+@click.option("--group", is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_moved)
+@click.option("--mutants", is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_moved)
+@click.option("--html", hidden=True, is_eager=True, expose_value=False, callback=_moved)
 def command(  # noqa: PLR0917  (click passes one parameter per option)
     policies: tuple[str, ...],
-    group: bool,
     deep: bool,
-    mutants: bool,
     json_file: Path | None,
     scenarios: Path | None,
     show: bool | None,
-    html: Path | None,
     workers: int,
 ) -> int:
-    """Prove the policies: every theorem, under each policy, with the refutations that are expected.
+    """Prove every theorem under each policy, and find the refutations that are expected.
 
     POLICY is onbeat, pr44558, local-work, module:Class or file.py:Class; by default the three built in.
-    With --group it is no policy that is proved but the data-parallel protocol; given files or folders of group
-    scenarios (*.group.yaml), these are replayed instead.
     Exit code 0: all verdicts are as the ledger states them (proved, for a policy of your own). 1: one is not.
     2: something could not be decided or run.
     """
-    if html is not None and not group:
-        raise click.UsageError("--html draws the runs of a group; add --group")
-    if group:
-        from onbeat_proofs.verbs import protocol  # late, as the mutants are
-
-        given = {"--mutants": mutants, "--deep": deep, "--scenarios": scenarios, "--html": html}
-        _refuse("group scenarios that are replayed", [name for name, value in given.items() if policies and value])
-        others = [name for name, value in given.items() if mutants and value and name != "--mutants"]
-        _refuse("mutants of the protocol", others)
-        if mutants:
-            return protocol.run_mutants(json_file)
-        if policies:
-            return protocol.replay_files(policies, json_file)
-        return protocol.run(deep, json_file, scenarios, html)
-    if mutants:
-        from onbeat_proofs.verbs import mutate  # late: it loads what only this flag needs
-
-        return mutate.run(json_file, workers)
     names = policies or tuple(POLICIES)
     console = Console()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    ) as bar:
-        task = bar.add_task("proving", total=None)
-        proof = prove(
-            names,
-            deep=deep,
-            workers=workers,
-            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
-        )
+    with progress("proving") as show_progress:
+        proof = prove(names, deep=deep, workers=workers, progress=show_progress)
     console.print(verdict_table(proof))
     _report(console, proof, show)
     if json_file is not None:
@@ -97,11 +69,6 @@ def command(  # noqa: PLR0917  (click passes one parameter per option)
     if scenarios is not None:
         _write_scenarios(proof, scenarios)
     return proof.exit_code
-
-
-def _refuse(what: str, options: list[str]) -> None:
-    if options:
-        raise click.UsageError(f"{', '.join(options)} says nothing about {what}; leave it out")
 
 
 def as_json(proof: Proof) -> dict[str, Any]:

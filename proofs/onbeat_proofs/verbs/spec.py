@@ -56,7 +56,7 @@ def _group() -> Table:
     """The invariants of a lock-step group; they have no place in the matrix, which is about one rank."""
     table = Table(box=None, pad_edge=False)
     table.add_column("of a group", no_wrap=True)
-    table.add_column("statement; checked by onbeat prove --group, and on traces")
+    table.add_column("statement; checked by onbeat protocol, and on traces")
     for entry in GROUP_CATALOGUE.values():
         table.add_row(entry.id, entry.statement)
     return table
@@ -69,7 +69,7 @@ def _print_group(console: Console, entry: Invariant) -> None:
         strength = theorem.strength if not theorem.for_all else "for groups of any size"
         console.print(f"  for all     {theorem.id}: {strength}", highlight=False, soft_wrap=True)
     if entry.by_proof:
-        console.print("  exhaustive  onbeat prove --group: every state of groups of two and three", highlight=False)
+        console.print("  exhaustive  onbeat protocol: every state of groups of two and three", highlight=False)
     for scenario in load(suite_path() / "group"):
         if entry.id in scenario.invariants:
             console.print(f"  scenario    {scenario.name}", markup=False, highlight=False, soft_wrap=True)

@@ -65,7 +65,7 @@ def test_equivalents_are_mutants() -> None:
 
 
 def test_theorems_notice_wrong_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of the policy text; `onbeat prove --mutants` runs all, through all checks."""
+    """A sample of the policy text; `onbeat mutate` runs all, through all checks."""
     monkeypatch.setattr(notice, "STAGES", (theorems,))
     chosen = [m for m in MUTANTS if m.function in ("Policy.may_hold", "Policy.holds_waiting", "Policy.saturated")]
     results = notice.run(chosen=chosen)

@@ -1,4 +1,4 @@
-"""`onbeat prove --group`: what it prints and writes, and its exit codes."""
+"""`onbeat protocol`: what it prints and writes, and its exit codes."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,8 @@ from onbeat_proofs.protocol.state import GroupScope
 from onbeat_proofs.protocol.theorems import balance, balance_faults, group
 from onbeat_proofs.protocol.theorems.balance_faults import BALANCE_FAULTS, BalanceFault
 from onbeat_proofs.verbs import protocol as verb
-from onbeat_proofs.verbs.prove import command
+from onbeat_proofs.verbs.mutate import command as mutate
+from onbeat_proofs.verbs.protocol import command
 
 TINY = (GroupScope(requests=1, controls=1), GroupScope(requests=1, controls=2, prompt=True))
 
@@ -37,7 +38,7 @@ def reported_faults() -> list[Fault | BalanceFault]:
 @pytest.mark.usefixtures("tiny")
 def test_all_is_printed_and_written(tmp_path: Path) -> None:
     files = [f"--{name}={tmp_path / name}" for name in ("json", "html", "scenarios")]
-    result = CliRunner().invoke(command, ["--group", *files], standalone_mode=False)
+    result = CliRunner().invoke(command, files, standalone_mode=False)
     assert (result.exception, result.return_value) == (None, 0)
     assert f"{len(FAULTS) + len(BALANCE_FAULTS)} planted faults: nothing wrong" in result.output
     assert "balance/spread-pair all sizes proved" in [" ".join(line.split()) for line in result.output.splitlines()]
@@ -88,7 +89,7 @@ def test_other_ends_at_rest_are_a_violation() -> None:
 
 
 def test_scenarios_are_replayed(tmp_path: Path) -> None:
-    result = CliRunner().invoke(command, ["--group", str(suite_path() / "group")], standalone_mode=False)
+    result = CliRunner().invoke(command, [str(suite_path() / "group")], standalone_mode=False)
     assert (result.exception, result.return_value) == (None, 0)
     assert "as they say" in result.output
     wrong = tmp_path / "x.group.yaml"
@@ -97,30 +98,23 @@ def test_scenarios_are_replayed(tmp_path: Path) -> None:
         "name: y\nviolates: [wake-not-lost]\nconfig: {ranks: 1}\nsteps: []\n"
     )
     report = tmp_path / "report.json"
-    result = CliRunner().invoke(command, ["--group", str(wrong), "--json", str(report)], standalone_mode=False)
+    result = CliRunner().invoke(command, [str(wrong), "--json", str(report)], standalone_mode=False)
     assert result.return_value == 1
     assert "x: step 0: phase is 0, not 1" in result.output
     assert "y: does not violate wake-not-lost" in result.output
     assert [each["right"] for each in json.loads(report.read_text())] == [False, False]
 
 
-def test_only_runs_of_a_group_are_drawn(tmp_path: Path) -> None:
-    result = CliRunner().invoke(command, [f"--html={tmp_path / 'x'}"])
-    assert result.exit_code == 2
-    assert "add --group" in result.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x.group.yaml", "--deep"], "--deep says nothing about group scenarios that are replayed"),
-        (["x.group.yaml", "--mutants", "--html=y"], "--mutants, --html says nothing about group scenarios"),
-        (["x.group.yaml", "--scenarios=y"], "--scenarios says nothing"),
-        (["--mutants", "--deep"], "--deep says nothing about mutants of the protocol"),
+        (["x.group.yaml", "--deep"], "--deep has no effect on scenarios that are replayed"),
+        (["x.group.yaml", "--deep", "--html=y"], "--deep, --html has no effect on scenarios that are replayed"),
+        (["x.group.yaml", "--scenarios=y"], "--scenarios has no effect"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(command, ["--group", *arguments])
+    result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
 
@@ -129,7 +123,7 @@ def test_a_violation_is_shown_as_a_chart_and_as_a_scenario(monkeypatch: pytest.M
     fault = next(fault for fault in FAULTS if fault.case == "B77")
     found = explore(fault.scope, fault.text)
     monkeypatch.setattr(verb, "prove", lambda *_: GroupProof(explored=[found]))
-    result = CliRunner().invoke(command, ["--group"], standalone_mode=False)
+    result = CliRunner().invoke(command, [], standalone_mode=False)
     assert result.return_value == 1
     assert "front end               rank 0" in result.output
     (scenario,) = load_text(result.output.partition("\n# ")[2].partition("\n")[2].partition("\n\n")[0])
@@ -150,13 +144,14 @@ def test_mutants_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert len(some) > 10
     results = [protocol.try_one(each) for each in some]
     assert all(result.by and result.message for result in results)
-    monkeypatch.setattr(protocol, "run", lambda: results)
+    monkeypatch.setattr(protocol, "run", lambda progress: results)
     report = tmp_path / "report.json"
-    result = CliRunner().invoke(command, ["--group", "--mutants", f"--json={report}"], standalone_mode=False)
+    result = CliRunner().invoke(mutate, ["protocol", f"--json={report}"], standalone_mode=False)
     assert (result.exception, result.return_value) == (None, 0)
     assert f"{len(some)} mutants, 0 survived" in result.output
-    monkeypatch.setattr(protocol, "run", lambda: [protocol.ProtocolMutantResult(some[0], "")])
-    assert CliRunner().invoke(command, ["--group", "--mutants"], standalone_mode=False).return_value == 1
+    assert [each["id"] for each in json.loads(report.read_text())["mutants"]] == [each.id for each in some]
+    monkeypatch.setattr(protocol, "run", lambda progress: [protocol.ProtocolMutantResult(some[0], "")])
+    assert CliRunner().invoke(mutate, ["protocol"], standalone_mode=False).return_value == 1
 
 
 def test_the_text_is_as_it_was_after_a_mutant() -> None:

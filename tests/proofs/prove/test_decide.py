@@ -121,3 +121,21 @@ def test_one_invariant_is_printed_whole(id: str) -> None:
     assert result.return_value == 0, result.output
     for part in (CATALOGUE[id].statement.split()[0], "predicates", "def ", "checks", "cases"):
         assert part in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verb"),
+    [
+        (["--group"], "onbeat protocol"),
+        (["--group", "x.group.yaml", "--deep"], "onbeat protocol"),
+        (["--group", "--html", "x"], "onbeat protocol"),
+        (["--html=x"], "onbeat protocol --html FILE"),
+        (["--mutants", "--workers=2"], "onbeat mutate"),
+        (["--group", "--mutants"], "onbeat mutate protocol"),
+    ],
+)
+def test_options_that_became_verbs_are_refused(arguments: list[str], verb: str) -> None:
+    result = CliRunner().invoke(prove_command, arguments)
+    assert result.exit_code == 2
+    assert f"`{verb}`" in " ".join(result.output.split())
+    assert "--group" not in CliRunner().invoke(prove_command, ["--help"]).output

@@ -1,4 +1,4 @@
-"""`onbeat prove --mutants`: what it passes on, prints, writes and exits with. The mutants are test_mutants'."""
+"""`onbeat mutate`: what it passes on, prints, writes and exits with. The mutants are test_notice's."""
 
 import json
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from onbeat_proofs.mutants import notice
+from onbeat_proofs.mutants import notice, plant, protocol
 from onbeat_proofs.mutants.notice import MutantResult
-from onbeat_proofs.verbs.prove import command
+from onbeat_proofs.verbs.mutate import command
 from onbeat_spec.errors import NotReproduced
 
 KILLED = MutantResult(
@@ -48,7 +48,7 @@ def run(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]) -> Run:
             return results
 
         monkeypatch.setattr(notice, "run", all_of_them)
-        return CliRunner().invoke(command, ["--mutants", *args], standalone_mode=False, env={"COLUMNS": "160"})
+        return CliRunner().invoke(command, args, standalone_mode=False, env={"COLUMNS": "160"})
 
     return given
 
@@ -79,5 +79,25 @@ def test_a_check_that_fails_on_the_text_as_it_is_is_no_verdict(monkeypatch: pyte
         raise NotReproduced("a check fails on the text as it is")
 
     monkeypatch.setattr(notice, "run", fails)
-    result = CliRunner().invoke(command, ["--mutants"], standalone_mode=False)
+    result = CliRunner().invoke(command, [], standalone_mode=False)
     assert isinstance(result.exception, NotReproduced)  # the program makes it one line, and exit code 2
+
+
+def test_mutants_of_both_texts(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "mutants.json"
+    mutant = plant.mutants(protocol.MODULES)[0]
+    monkeypatch.setattr(protocol, "run", lambda progress: [protocol.ProtocolMutantResult(mutant, "theorem", "no")])
+    result = run("all", "--json", str(file), results=[KILLED])
+    assert result.return_value == 0
+    both = json.loads(file.read_text())
+    assert [each["id"] for each in both["policy"]] == [KILLED.id]
+    assert both["protocol"] == [{"id": mutant.id, "by": "theorem", "message": "no"}]
+    monkeypatch.setattr(protocol, "run", lambda progress: [protocol.ProtocolMutantResult(mutant, "")])
+    assert run("all", results=[KILLED]).return_value == 1
+    assert run("policy", results=[KILLED]).return_value == 0
+
+
+def test_workers_are_for_the_policy_only() -> None:
+    result = CliRunner().invoke(command, ["protocol", "--workers", "2"])
+    assert result.exit_code == 2
+    assert "--workers has no effect on mutants of the protocol" in result.output
