@@ -123,14 +123,14 @@ def _strong(verdict: str) -> str:
 def _known_before(shown: Sequence[Shown]) -> Iterator[str]:
     yield "## Faults known before"
     yield ""
-    yield "Six faults were known before the audit, from reading the code and from experiments. The audit finds by itself:"
+    yield "Six faults were known before the audit, from reading code and experiments. What the audit finds by itself:"
     yield ""
     rows = []
     for place, (versions, what) in SEEN.items():
         found = [each for each in shown if each.note is not None and each.note.seen == place]
         where = "; ".join(f"[{each.name}](#{each.name}): {', '.join(each.labels)}" for each in found)
         rows.append([str(place), what, versions, where or "not shown"])
-    yield from table(("", "what", "where it was known", "where the audit finds it"), rows)
+    yield from table(("", "fault", "known in", "found by the audit as"), rows)
     for place, why in NOT_SHOWN.items():
         if not any(each.note is not None and each.note.seen == place for each in shown):
             yield f"Why {place} is not shown: {why}"
@@ -172,7 +172,7 @@ def _overview(shown: Sequence[Shown], stock: Sequence[Target], known: Results) -
                 ]
                 for each in mine
             ]
-            yield from table(("finding", "what", "invariants", *_versions(stock)), rows)
+            yield from table(("finding", "description", "invariants", *_versions(stock)), rows)
 
 
 def _finding(each: Shown) -> Iterator[str]:
@@ -206,7 +206,7 @@ def _finding(each: Shown) -> Iterator[str]:
 def _invariants(stock: Sequence[Target], known: Results) -> Iterator[str]:
     yield "## Every invariant"
     yield ""
-    yield "The verdicts on each invariant, whatever the way. `load-bounded` is left out: loads in vLLM have no deadline."
+    yield "The verdicts on each invariant, in any way. `load-bounded` is left out: loads in vLLM have no deadline."
     yield ""
     statements: dict[str, str] = {}
     for target in stock:
