@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from shlex import quote
 from textwrap import dedent
@@ -52,8 +53,9 @@ def commands(block: str) -> list[str]:
     return found
 
 
+@cache
 def printed(block: str) -> str:
-    """Run a block; return it with the outputs that its commands have now."""
+    """Run a block, the same one once; return it with the outputs that its commands have now."""
     wanted = commands(block)
     # Before each command the mark is printed, and the exit codes of the pipeline before it are put back.
     restore = '"$(printf "(exit %s)|" "${codes[@]}" | sed "s/|$//")"'
