@@ -8,7 +8,7 @@ run in one shell, in the root of the checkout, with this interpreter's programs 
 from run to run and are left out of the comparison.
 
 An excerpt is a Python fence whose first line is a comment that names a file: `# spec/x.py, without docstrings`. Its
-functions are those of the file, the first of each name, without docstrings; its other comments are lines of the file.
+functions are those of the file, the first of each name, without docstrings; its other lines are lines of the file.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import sys
 from functools import cache
 from pathlib import Path
 from shlex import quote
-from textwrap import dedent
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -84,24 +83,27 @@ def excerpt(body: str, source: str) -> str:
     """Return the body of an excerpt with its functions as they stand in the source, docstrings left out.
 
     Raises:
-        ValueError: the source has no function of a name, or no comment line, that the excerpt has.
+        ValueError: the source has no such function, or no such line outside functions.
     """
     lines = source.splitlines()
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
     functions = {node.name: node for node in sorted(found, key=lambda node: -node.lineno)}  # the first of a name
     kept: list[str] = []
+    shown = False  # the function above has been written; what the excerpt had of it ends with an empty line
     for line in body.splitlines():
-        if name := re.match(r"def (\w+)", line):
+        if name := re.match(r" *def (\w+)", line):
             node = functions.get(name[1])
             if node is None:
                 raise ValueError(f"there is no function {name[1]}")
             first = node.body[1 if ast.get_docstring(node) is not None else 0]
             text = [*lines[node.lineno - 1 : node.body[0].lineno - 1], *lines[first.lineno - 1 : node.end_lineno]]
-            kept += dedent("\n".join(text)).splitlines()
-        elif line.startswith("#") and line not in [known.strip() for known in lines]:
-            raise ValueError(f"there is no line {line!r}")
-        elif not line.startswith((" ", ")")):
+            kept += filter(None, text)
+            shown = True
+        elif not line or not shown:
+            if line not in ("", *lines):
+                raise ValueError(f"there is no line {line!r}")
             kept.append(line)
+            shown = False
     return "\n".join(kept) + "\n"
 
 

@@ -64,8 +64,8 @@ def test_the_policy_shown_is_the_policy() -> None:
 def test_an_excerpt_is_the_text_of_its_file() -> None:
     source = 'class C:\n    # Why.\n\n    def f(self, n: int) -> int:\n        """Add one."""\n        return n + 1\n'
     source += "class D(C):\n    def f(self, n: int) -> int:\n        return n\n"
-    now = "# Why.\ndef f(self, n: int) -> int:\n    return n + 1\n"
-    assert excerpt("# Why.\ndef f(self, n):\n    return n\n", source) == now
+    now = "class C:\n    # Why.\n\n    def f(self, n: int) -> int:\n        return n + 1\n"
+    assert excerpt("class C:\n    # Why.\n\n    def f(self, n):\n        return n\n", source) == now
     assert excerpt(now, source) == now
     with pytest.raises(ValueError, match="no function g"):
         excerpt("def g():\n    pass\n", source)
