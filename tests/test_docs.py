@@ -10,7 +10,8 @@ import yaml
 from onbeat_proofs import pytest_plugin
 from onbeat_proofs.verbs.audit import command
 
-CI = (Path(__file__).parent.parent / "docs" / "ci.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+CI = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", CI, re.MULTILINE | re.DOTALL)
 AUDITS = re.findall(r"onbeat audit (mine:\S+ (?:.*\\\n)*.*)", CI)
 
@@ -40,7 +41,7 @@ def test_every_option_shown_is_one_of_the_plugin() -> None:
         assert f'"{option}"' in source
 
 
-SERVING = (Path(__file__).parent.parent / "docs" / "serving.md").read_text(encoding="utf-8")
+SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 def test_the_page_on_serving_has_every_flag_and_no_other() -> None:
@@ -70,3 +71,54 @@ def test_the_page_on_serving_has_every_endpoint_and_every_metric() -> None:
     assert len(names) > 15
     missing = {name for name in names if not name.endswith("_created")} - set(re.findall(r"`(\w+)`", SERVING))
     assert not missing
+
+
+PAGES = sorted(
+    path
+    for folder in (".", "docs", "spec", "reference", "proofs", "engine", "program", "benchmarks/results")
+    for path in (ROOT / folder).glob("*.md")
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8")):
+        found = page.parent / target if target else page
+        assert found.exists(), target
+        if anchor and found.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+FOLDERS = {"spec": "onbeat_spec", "reference": "onbeat_reference", "proofs": "onbeat_proofs", "engine": "onbeat_engine"}
+
+
+def test_the_table_of_the_architecture_is_complete() -> None:
+    """It has every room, and every module of the packages without rooms; and all that it has is there."""
+    package, shown = ROOT, set[Path]()
+    for cell in re.findall(r"^\| (\S.*?) \| ", ARCHITECTURE, re.MULTILINE):
+        if heading := re.match(r"\*\*`(\w+/\w+)/`\*\*", cell):
+            package = ROOT / heading[1]
+        elif package != ROOT:
+            for name in re.findall(r"`([^`]+)`", cell):
+                found = {*package.glob(name.rstrip("/")), *ROOT.glob(name.rstrip("/"))}
+                assert found, name
+                shown |= found
+    for folder, name in FOLDERS.items():
+        package = ROOT / folder / name
+        needed = {path.parent for path in package.glob("*/__init__.py")}
+        if folder in ("spec", "reference"):
+            needed |= set(package.glob("[!_]*.py"))
+        assert not needed - shown
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    """`spec/x.py` is short for `spec/onbeat_spec/x.py`, `front/x.py` for `engine/onbeat_engine/front/x.py`."""
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE))
+    assert len(named) > 20
+    for name in named:
+        first, _, rest = name.partition("/")
+        whole = f"{first}/{FOLDERS[first]}/{rest}" if first in FOLDERS else name
+        roots = [ROOT, *(ROOT / folder / package for folder, package in FOLDERS.items())]
+        assert any((root / whole).exists() for root in roots), name

@@ -65,8 +65,8 @@ NOTES: tuple[Note, ...] = (
     ),
     Note(
         "finished-decode-holds",
-        "The only running request has sampled its last token, which is still in flight; it cannot run any more, counts "
-        "as a decode, and holds back a prefill: the step is empty.",
+        "The last token of the only running request is in flight. The request cannot run any more, but it counts as "
+        "a decode and holds back a prefill: the step is empty.",
         "unintended",
         "A throttled step holds if any running request is past its prompt, also one that the same step passes over "
         "because its last token is in flight. Only the asynchronous scheduler has such requests.",
@@ -83,8 +83,8 @@ NOTES: tuple[Note, ...] = (
         "A remote resume whose load has landed is left waiting for lack of tokens or slots on an open step, and the "
         "saturation flag stays down.",
         "unintended",
-        "The flag leaves out whatever was blocked when a step last looked at it: a queue of its own up to 0.30, a set "
-        "since. A request is taken off only when it is admitted, not when its load lands.",
+        "The flag leaves out the requests that were blocked when a step last looked at them: a separate queue up to "
+        "0.30, a set since. A request leaves it only when it is admitted, not when its load lands.",
         (("flag-means-backlog", r"the flag is False and the admissible work left is .*remote resume \*.*"),),
         4,
     ),
@@ -92,7 +92,7 @@ NOTES: tuple[Note, ...] = (
         "failed-load-no-flag",
         "The same with a request whose load failed: it waits like a fresh prefill, and does not count.",
         "unintended",
-        "As above: it stays among those that the flag leaves out.",
+        "As above: it remains among the requests that the flag leaves out.",
         (("flag-means-backlog", r"the flag is False and the admissible work left is (waiting \*)(, waiting \*)*"),),
         4,
     ),
@@ -101,8 +101,8 @@ NOTES: tuple[Note, ...] = (
         "While new requests are paused, waiting ones raise the saturation flag though nothing is saturated; the "
         "throttle is off after the pause until a step writes the flag again.",
         "unintended",
-        "From 0.32.0 on the scan and the flag's update also run while new requests are paused, and count whom the "
-        "pause kept out.",
+        "From 0.32.0 on the scan and the flag's update also run while new requests are paused, and count the "
+        "requests that the pause kept out.",
         (
             ("flag-only-when-open", r"the flag became True in a step that was paused"),
             ("flag-means-backlog", r"the flag is True and the admissible work left is none; admission is paused.*"),
@@ -111,9 +111,9 @@ NOTES: tuple[Note, ...] = (
     ),
     Note(
         "pause-lowers-flag",
-        "A step while new requests are paused takes the saturation flag down.",
+        "A step while new requests are paused clears the saturation flag.",
         "a side effect",
-        "Of the same change as the flag that a pause raises (0.32.0).",
+        "Of the same change that makes a pause raise the flag (0.32.0).",
         (("flag-only-when-open", r"the flag became False in a step that was paused"),),
     ),
     Note(
@@ -129,8 +129,8 @@ NOTES: tuple[Note, ...] = (
         "A prefill chunk with exactly one token of its prompt left is held as a chunk: it costs what a decode costs, "
         "and gets nothing.",
         "a side effect",
-        "A running request counts as a prefill until its prompt is computed (`is_prefill_chunk`). PR 46532 made local "
-        "work decide for waiting requests; running ones still go by their prompt.",
+        "A running request counts as a prefill until its prompt is computed (`is_prefill_chunk`). Since PR 46532 "
+        "local work decides for waiting requests; for running ones the prompt still does.",
         (
             ("decode-never-held", r"decode \* was held"),
             ("decode-never-held", r"decode \* got # tokens, and # without the throttle"),
@@ -143,7 +143,7 @@ NOTES: tuple[Note, ...] = (
         "A waiting request with one token of work, a one-token prompt or a full hit of the prefix cache, gets nothing "
         "because it stands behind another request that is held.",
         "a side effect",
-        "The scan of the waiting list ends at the first request that is held; nobody overtakes it.",
+        "The scan of the waiting list ends at the first request that is held; no request overtakes it.",
         (("one-token-passes", r"waiting \* has one token .*it stood behind .*"),),
     ),
     Note(
@@ -188,8 +188,8 @@ NOTES: tuple[Note, ...] = (
     ),
     Note(
         "decode-evicts-itself",
-        "A throttled step holds a prefill chunk for the sake of a decode that then has no block for its next token and "
-        "preempts itself: the step is empty, and the chunk could have run.",
+        "A throttled step holds a prefill chunk because of a decode that then gets no block for its next token and "
+        "preempts itself: the step is empty, although the chunk could have run.",
         "unintended",
         "The step decides to hold before it knows whether a decode will get its block.",
         (("no-empty-step", r"nothing scheduled \(\* preempted itself\).*"),),
@@ -198,16 +198,17 @@ NOTES: tuple[Note, ...] = (
         "throttle-evicts",
         "A throttled step preempts a request that would have run without the throttle.",
         "a side effect",
-        "What is held keeps its place in the list, and a decode behind it that needs a block takes it from the last.",
+        "A held request keeps its place in the list, and a decode behind it that needs a block takes it from the "
+        "last request.",
         (("throttle-never-evicts", r".*"),),
     ),
     Note(
         "loads-not-reserved",
-        "A prefill is admitted though its blocks, and those that a load in flight will still need, are more than are "
-        "free: whoever comes second cannot finish without a preemption.",
+        "A prefill is admitted although its blocks, together with those that a load in flight still needs, exceed "
+        "the free blocks: the second of the two cannot finish without a preemption.",
         "a side effect",
-        "Only the start of a remote load reserves what prefills under way still need; admitting a prefill reserves "
-        "nothing for loads. Preemption resolves it, at the cost of work done twice.",
+        "Only the start of a remote load reserves the blocks that running prefills still need; the admission of a "
+        "prefill reserves nothing for loads. Preemption resolves it, and some work is done twice.",
         (
             ("full-sequence-fits", r"after admitting .* blocks are promised and # free"),
             ("full-sequence-fits", r"# blocks are promised and # free.*"),
@@ -215,8 +216,8 @@ NOTES: tuple[Note, ...] = (
     ),
     Note(
         "victim-last-admitted",
-        "A request that has to make room is the one that was admitted last, and that can be an older one than the one "
-        "that it makes room for.",
+        "The victim of a preemption is the request that was admitted last, which may be older than the request that "
+        "needs the blocks.",
         "deliberate",
         "First come first served preempts from the end of the running list, which is in order of admission; a load "
         "that took long, or a resume, is admitted late.",
@@ -224,7 +225,7 @@ NOTES: tuple[Note, ...] = (
     ),
     Note(
         "only-holder-preempted",
-        "The only request that has blocks left is preempted.",
+        "The only request that holds blocks is preempted.",
         "unintended",
         "Blocks of a request that ended with a step in flight come back only when that step is back; until then they "
         "count as used, and a decode that needs one preempts itself.",
@@ -235,8 +236,8 @@ NOTES: tuple[Note, ...] = (
         "Priority scheduling: a resume that holds blocks waits behind a better request that needs more blocks than are "
         "left, and that one waits for the resume's blocks. Nothing runs any more.",
         "unintended",
-        "Up to 0.30 the scan ends at the better request when its blocks cannot be had, and never gets to the one that "
-        "holds them. From 0.31.0 on requests that hold blocks are looked at first.",
+        "Up to 0.30 the scan ends at the better request if its blocks are not free, and never reaches the one that "
+        "holds them. From 0.31.0 on requests that hold blocks are considered first.",
         (
             ("progress", r"# steps in a row did nothing though work is there"),
             ("progress", r".* never ended, though nothing kept the rank from working"),
@@ -272,11 +273,11 @@ NOTES: tuple[Note, ...] = (
     ),
     Note(
         "victim-frees-late",
-        "A request is preempted for another and frees nothing: its blocks come back only with the step in flight, and "
-        "the next victim goes, until the one that needed a block preempts itself.",
+        "A request is preempted for another and frees no blocks: they come back only with the step in flight. The "
+        "next victim follows, until the request that needed a block preempts itself.",
         "unintended",
-        "Asynchronous scheduling beside a KV connector, up to 0.30. From 0.31.0 on nobody is preempted whose blocks "
-        "cannot be had at once.",
+        "Asynchronous scheduling with a KV connector, up to 0.30. From 0.31.0 on no request is preempted whose "
+        "blocks are not free at once.",
         (("victim-can-pay", r"\* was preempted for \* and released nothing"),),
     ),
 )
@@ -290,10 +291,10 @@ SEEN: dict[int, tuple[str, str]] = {
 }
 """The findings that were known before the audit looked: releases, and what."""
 NOT_SHOWN: dict[int, str] = {
-    6: "On none of these releases does a request that is loading raise the flag: it waits in a queue of its own up to "
-    "0.30, and from 0.31.0 on it is in the set that the flag leaves out for as long as it loads, whether or not slots "
-    "are left. What raises the flag with all slots taken is a request whose load has not begun, because the scan ends "
-    "for lack of a slot before it gets to it. That one does lack a slot, and the invariant asks for the flag."
+    6: "On none of these releases does a loading request raise the flag: up to 0.30 it waits in a separate queue, and "
+    "from 0.31.0 on it is in the set that the flag leaves out while it loads, whether or not slots are left. With "
+    "all slots taken, the flag is raised by a request whose load has not begun, because the scan ends for lack of a "
+    "slot before it reaches that request. Such a request does lack a slot, and the invariant asks for the flag."
 }
 """Why one of them is not shown."""
 

@@ -17,32 +17,33 @@ UNKNOWN = "undecided"
 HEAD = """\
 # Findings
 
-What `onbeat audit` finds by itself on vLLM's own schedulers and on schedulers of packages that derive from them.
-This page, and the files in [findings/](findings), are written by `make findings`; the judgements come from
-[tools/findings_notes.py](../tools/findings_notes.py), everything else from the audits' results.
+The results of `onbeat audit` on vLLM's own schedulers, and on schedulers of packages that derive from them. `make
+findings` writes this page and the files in [findings/](findings). The judgements come from
+[tools/findings_notes.py](../tools/findings_notes.py), everything else from the results of the audits.
 
 {runs}
 
 ## How to read it
 
-The audit asks two questions about a class. *Does it keep the policy text of its vLLM?* What a throttled step holds,
-where the scan of the waiting list ends, and when the saturation flag is written is compared with the text of that
-release, good or bad. *Which invariants does it violate?* That is about the text itself, and about the loop around it.
-A stock class that keeps its text can violate invariants: then it is the text that does.
+The audit asks two questions about a class. *Does it keep the policy text of its vLLM release?* The requests that a
+throttled step holds, the end of the scan of the waiting list, and the steps that write the saturation flag are
+compared with the text of that release. *Which invariants does it violate?* This concerns the text itself and the loop
+around it. A stock class that keeps its text can violate an invariant; then the text violates it.
 
-An invariant is ours; what violates it need not be a bug. Each finding says whether upstream means it, and by which
-decision, as far as can be told from the code and its pull requests.
+The invariants are Onbeat's; a violation need not be a bug. Each finding says whether upstream intends it, and by which
+decision, as far as the code and its pull requests show.
 
-- **violated**: there is a run that shows it. The smallest one found is given; it was run again after it was made small.
-- not seen: the invariant is violated in other ways; in this one the audit of that class did not see it violated.
+- **violated**: a run shows it. The smallest run found is given; it was run again after it was shrunk.
+- not seen: the class violates the invariant in other ways, but the audit did not see it violated in this way.
 - holds: no violation, and the premise was met; within the budget, not for all sequences.
-- vacuous: the premise never came about, so nothing was tried.
+- vacuous: the premise was never met, so nothing was tested.
 
-Two values in one cell are those of `Scheduler` and of `AsyncScheduler`. Every finding names a scenario file, for
-`onbeat replay FILE --scheduler MODULE:CLASS`; and, where the last step's tokens or flag show it, a pytest file that
-needs only vLLM: `pytest docs/findings/test_NAME.py` fails where it is violated. `make vllm-env VERSION=0.33.0` makes an
-environment. `make findings` audits what has no results in `.vllm/findings` and writes this page again;
-`make findings FINDINGS='--only vllm-0.33.0-sync --again'` audits one class again.
+Two values in one cell are those of `Scheduler` and of `AsyncScheduler`. Every finding has a scenario file, for
+`onbeat replay FILE --scheduler MODULE:CLASS`. If the last step's tokens or flag show the violation, it has a pytest
+file that needs only vLLM: `pytest docs/findings/test_NAME.py` fails where the invariant is violated.
+`make vllm-env VERSION=0.33.0` makes an environment. `make findings` audits the classes without results in
+`.vllm/findings` and writes this page again; `make findings FINDINGS='--only vllm-0.33.0-sync --again'` audits one
+class again.
 """
 
 
@@ -120,16 +121,16 @@ def _strong(verdict: str) -> str:
 
 
 def _known_before(shown: Sequence[Shown]) -> Iterator[str]:
-    yield "## What was known before"
+    yield "## Faults known before"
     yield ""
-    yield "Six faults were known before the audit looked, from reading and trying. What it finds of them unaided:"
+    yield "Six faults were known before the audit, from reading code and experiments. What the audit finds by itself:"
     yield ""
     rows = []
     for place, (versions, what) in SEEN.items():
         found = [each for each in shown if each.note is not None and each.note.seen == place]
         where = "; ".join(f"[{each.name}](#{each.name}): {', '.join(each.labels)}" for each in found)
         rows.append([str(place), what, versions, where or "not shown"])
-    yield from table(("", "what", "where it was known", "where the audit finds it"), rows)
+    yield from table(("", "fault", "known in", "found by the audit as"), rows)
     for place, why in NOT_SHOWN.items():
         if not any(each.note is not None and each.note.seen == place for each in shown):
             yield f"Why {place} is not shown: {why}"
@@ -171,7 +172,7 @@ def _overview(shown: Sequence[Shown], stock: Sequence[Target], known: Results) -
                 ]
                 for each in mine
             ]
-            yield from table(("finding", "what", "invariants", *_versions(stock)), rows)
+            yield from table(("finding", "description", "invariants", *_versions(stock)), rows)
 
 
 def _finding(each: Shown) -> Iterator[str]:
@@ -205,7 +206,7 @@ def _finding(each: Shown) -> Iterator[str]:
 def _invariants(stock: Sequence[Target], known: Results) -> Iterator[str]:
     yield "## Every invariant"
     yield ""
-    yield "What the audits say of each, whatever the way. `load-bounded` is not asked: a load has no deadline in vLLM."
+    yield "The verdicts on each invariant, in any way. `load-bounded` is left out: loads in vLLM have no deadline."
     yield ""
     statements: dict[str, str] = {}
     for target in stock:

@@ -87,8 +87,8 @@ THIRD = [
         "0.25.0",
         "agentinfer-zmj-test==0.1.1",
         note=(
-            "Keeps requests of agents back before they reach vLLM's queues. The requests of an audit are none of "
-            "those, so this says that others pass through it unharmed, and nothing about how it admits agents."
+            "Keeps the requests of agents back before they reach vLLM's queues. The audit sends no such requests, so "
+            "the result shows that other requests pass unharmed, and nothing about the admission of agents."
         ),
     ),
     Target(
@@ -97,8 +97,8 @@ THIRD = [
         "0.33.0",
         "agentinfer-zmj-test==0.1.1",
         note=(
-            "Beside a vLLM that is newer than those it was written for: what breaks is told before anything runs, "
-            "and then seen to break."
+            "With a vLLM newer than those it was written for: the misfits are reported before anything runs, and then"
+            " shown by runs."
         ),
     ),
     Target(
@@ -107,9 +107,9 @@ THIRD = [
         "0.24.0",
         "vllm-ascend==0.23.0",
         note=(
-            "Beside a vLLM one release newer than the one that it is numbered after; that one's engine passed no "
-            "flag. So this is no fault of the package, but what would happen to whoever upgrades vLLM alone. The "
-            "class copies vLLM's loop, so that no change of the loop reaches it."
+            "With a vLLM one release newer than the package's number; the engine of that earlier release passed no "
+            "flag. So this is no fault of the package, but the result of upgrading vLLM alone. The class copies "
+            "vLLM's loop, so no change of the loop reaches it."
         ),
     ),
     Target(
@@ -120,15 +120,14 @@ THIRD = [
         stubs={"sendnn_inference/v1/worker/spyre_model_runner.py": SPYRE_RUNNER, "onbeat_sendnn.py": SPYRE_BLOCKS},
         environment={"VLLM_DT_MAX_BATCH_TKV_LIMIT": "131072"},
         note=(
-            "By its own description prefills run one at a time, and never in one step with decodes: that is what "
-            "the cards can do, and deliberate. To that end it takes the decodes out of `running` before vLLM's "
-            "loop looks, which then sees no decode, and holds nothing: the flag is taken, handed on, and has no "
-            "effect. Hence what is vacuous, and the differences from the policy text. Other requests wait in a "
-            "list of its own while vLLM's loop writes the saturation flag, so it says that nobody waits. It "
-            "cannot be used with priority scheduling, nor with a connector that loads; both end in the errors "
-            "below."
+            "By its own description prefills run one at a time, and never in one step with decodes; this is "
+            "deliberate, because of the hardware. For that it takes the decodes out of `running` before vLLM's loop, "
+            "which then sees no decode and holds nothing: the flag is accepted and handed on, and has no effect. This"
+            " explains the vacuous verdicts and the differences from the policy text. Other requests wait in a "
+            "separate list while vLLM's loop writes the saturation flag, so the flag says that no request waits. The "
+            "class supports neither priority scheduling nor a connector that loads; both end in the errors below."
         ),
-        needs="the module of the cards' model runner is replaced by two lines, and blocks have 64 tokens",
+        needs="the module of the hardware's model runner is replaced by two lines, and blocks have 64 tokens",
     ),
     Target(
         "omni-0.30.0",

@@ -13,9 +13,9 @@ ROOT_TEXT = f"{ROOT}/"
 INTRODUCTION = """\
 ## Schedulers of other packages
 
-Each beside one vLLM release, at quick budget. *Inherited* is what vLLM's own class violates in the same run; it is
-listed above and is not the package's doing. A prefill delayer is no scheduler: what was found about SGLang's is in
-[delayer.md](delayer.md).
+Each package was audited with one vLLM release, at quick budget. *Inherited* violations are those of vLLM's own class
+in the same run; they are listed above and are not caused by the package. A prefill delayer is no scheduler; the
+results for SGLang's are in [delayer.md](delayer.md).
 """
 
 
@@ -67,7 +67,7 @@ def _section(target: Target, result: Mapping[str, Any]) -> Iterator[str]:
     report = result["report"]
     yield f"### {target.label}"
     yield ""
-    yield f"`{target.cls}` of {target.distribution} beside vLLM {target.vllm}, {result['date']}."
+    yield f"`{target.cls}` of {target.distribution} with vLLM {target.vllm}, {result['date']}."
     if target.needs:
         yield f"To drive it: {target.needs}."
     yield ""

@@ -95,9 +95,9 @@ def _summary(verb: EntryPoint) -> str:
 @click.group(cls=Verbs, subcommand_metavar="VERB [ARGS]...", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="onbeat", message="onbeat %(version)s")
 def program() -> None:
-    """Check the prefill step cadence of LLM serving: prove the policy, replay scenarios, audit a scheduler.
+    """Check the prefill step cadence of LLM serving, audit schedulers, and serve with it.
 
-    Every verb exits with 0 if all holds, 1 if something is violated, 2 if it could not be decided or run.
+    Every verb exits with 0 if everything holds, 1 if something is violated, 2 if something could not be decided or run.
     """
 
 

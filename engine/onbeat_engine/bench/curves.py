@@ -40,7 +40,7 @@ def page(outcomes: Sequence[RequestResult], headline: str) -> str:
     if good:
         dots = [(each.sent, ttft(each)) for each in good]
         charts.append(_chart("TTFT of each request, by when it was sent", "s", "ms", dots=dots))
-        charts.append(_chart("Requests under way", "s", "", curve=under_way(outcomes)))
+        charts.append(_chart("Concurrent requests", "s", "", curve=under_way(outcomes)))
         charts.append(_chart("Output chunks per second", "s", "", curve=rate(good)))
     return f"""<!doctype html>
 <html lang="en">

@@ -125,6 +125,12 @@ def run(plan: DemoPlan, say: Callable[[str], object]) -> Shown:
     return shown
 
 
+def ordinal(number: int) -> str:
+    """Write 1st, 2nd, 3rd, 4th and so on."""
+    last = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{last}"
+
+
 def program() -> str:
     """Return the path of the program `onbeat`: the one beside this Python, else the first one found.
 
@@ -140,7 +146,7 @@ def program() -> str:
 
 async def _serve(plan: DemoPlan, shown: Shown, say: Callable[[str], object]) -> None:
     async with _server(plan) as base_url, httpx.AsyncClient(base_url=base_url, timeout=ENDS_WITHIN * 4) as client:
-        say(f"{plan.ranks} ranks in lock step, prefills on every {plan.interval}. step: {base_url}\n")
+        say(f"{plan.ranks} ranks in lock step, prefills on every {ordinal(plan.interval)} step: {base_url}\n")
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         target = ServerTarget(base_url=base_url, model=model, body={"temperature": 0, "ignore_eos": True})
         times = list(islice(arrival_times(plan.rate, 1.0, seed=0), plan.load))

@@ -22,7 +22,7 @@ def show(result: Mapping[str, Any], metrics: Sequence[str], percentiles: Sequenc
     failed = result["failed"]
     facts.add_row("requests", f"{result['completed']:,} completed, {failed:,} failed")
     facts.add_row("duration", f"{result['duration']:.2f} s")
-    facts.add_row("most under way", f"{result['max_concurrent_requests']:,}")
+    facts.add_row("peak concurrency", f"{result['max_concurrent_requests']:,}")
     facts.add_row("tokens", f"{result['total_input_tokens']:,} in, {result['total_output_tokens']:,} out")
     facts.add_row("requests/s", f"{result['request_throughput']:.2f}")
     facts.add_row("output tokens/s", f"{result['output_throughput']:,.1f}")
@@ -56,14 +56,16 @@ def warnings(result: Mapping[str, Any]) -> list[str]:
     if result.get("p99_lateness_ms", 0.0) > LATE_MS and result["request_rate"] != "inf":
         found.append(
             f"warning: this client was late, by {result['p99_lateness_ms']:.1f} ms at p99; "
-            "the load was not as asked for"
+            "the load was not as requested"
         )
     if result["uncounted"]:
         found.append(
-            f"warning: of {result['uncounted']:,} requests the server told no usage; their chunks were counted"
+            f"warning: the server reported no usage for {result['uncounted']:,} requests; their chunks were counted"
         )
     if result["short"]:
-        found.append(f"note: {result['short']:,} requests ended before their length; --ignore-eos asks for all of it")
+        found.append(
+            f"note: {result['short']:,} requests ended before their length; --ignore-eos requests the full length"
+        )
     return found
 
 

@@ -10,8 +10,8 @@ from onbeat_engine.verbs.bench_serve import command as serve_command
 def command() -> None:
     """Measure a server, or the engine by itself.
 
-    `serve` sends requests to any OpenAI-compatible server and measures what its clients see; `throughput` and `latency`
-    run the engine in this process. Names of flags and numbers are those of vLLM's benchmark where it has them.
+    `serve` sends requests to any OpenAI-compatible server and measures the latencies that clients see; `throughput` and
+    `latency` run the engine in this process. Flags and results have the names of vLLM's benchmark where it has them.
     """
 
 

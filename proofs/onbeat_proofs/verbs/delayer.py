@@ -27,25 +27,27 @@ def _ranks(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[
 
 @click.command()
 @click.argument("target", default="sglang", metavar="[TARGET]")
-@click.option("--ranks", default="2,3", show_default=True, callback=_ranks, metavar="N,...", help="Sizes of group.")
+@click.option("--ranks", default="2,3", show_default=True, callback=_ranks, metavar="N,...", help="Group sizes.")
 @click.option("--max-delay-passes", default=3, show_default=True, help="Bound on refusals in a row.")
-@click.option("--token-usage-low-watermark", type=float, help="Share of KV tokens below which nobody waits.")
-@click.option("--queue-min-ratio", type=float, help="Wait for a queue of so many times the running requests.")
-@click.option("--max-delay-ms", default=5000.0, show_default=True, help="When the queue rule gives up.")
+@click.option("--token-usage-low-watermark", type=float, help="Share of KV tokens below which no prefill waits.")
+@click.option("--queue-min-ratio", type=float, help="Wait until the queue is this many times the running requests.")
+@click.option(
+    "--max-delay-ms", default=5000.0, show_default=True, help="Milliseconds after which the queue rule gives up."
+)
 @click.option("--max-running-requests", default=2, show_default=True, help="Slots of a rank.")
-@click.option("--prefill-decode-interval", type=int, help="Audit SGLang's rule of this name in its delayer's place.")
+@click.option("--prefill-decode-interval", type=int, help="Audit SGLang's rule of this name instead of its delayer.")
 @click.option("--prefill-decode-interval-min-bs", default=0, help="Running requests below which it does not apply.")
-@click.option("--enable-prefill-delayer", is_flag=True, help="With that rule, the delayer as well.")
-@click.option("--extra", is_flag=True, help="Also the checks that not every policy promises.")
+@click.option("--enable-prefill-delayer", is_flag=True, help="Audit that rule together with the delayer.")
+@click.option("--extra", is_flag=True, help="Run the checks too that not every policy promises.")
 @click.option(
     "--tensors",
     type=click.Choice(["plain", "torch"]),
     default="plain",
     show_default=True,
-    help="What SGLang's file computes with: a stand-in, or torch itself, which must then be installed.",
+    help="Tensors for SGLang's file: a stand-in, or torch itself, which must then be installed.",
 )
-@click.option("--depth", type=click.IntRange(min=1), help="Passes after which new states are not followed.")
-@click.option("--seconds", default=120.0, show_default=True, help="For each exploration.")
+@click.option("--depth", type=click.IntRange(min=1), help="Depth of the search, in passes.")
+@click.option("--seconds", default=120.0, show_default=True, help="Time limit of each exploration.")
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
 def command(
     target: str,
@@ -58,14 +60,14 @@ def command(
     json_file: str | None,
     **numbers: Any,
 ) -> int:
-    """Audit a prefill delayer: a decision that all ranks take over the rows of all ranks.
+    """Audit a prefill delayer: a decision that each rank takes from the rows of all ranks.
 
     TARGET is sglang (the installed one's PrefillDelayer), a path to that file or to the package's folder, onbeat (the
     cadence in this form), or MODULE:CLASS with a method decide(state, rank, rows) that returns (allow, next state);
     MODULE may be a file.py. Every violation is printed as the shortest run of passes.
 
-    Exits with 0 if all holds, 1 if something is violated, 2 if something could not be decided or was never put to the
-    test.
+    Exits with 0 if everything holds, 1 if something is violated, 2 if something could not be decided or was never put
+    to the test.
     """
     from onbeat_proofs.delayer.audit import DelayerJob
     from onbeat_proofs.delayer.isolate import audit_apart

@@ -31,7 +31,7 @@ REFERENCE = "onbeat_reference:Scheduler"
 )
 @click.option("--interval", type=click.IntRange(min=1), default=2, show_default=True, help="Prefill step cadence.")
 def command(workload: str, interval: int) -> int:
-    """Prove the policies, run the conformance suite, audit the reference scheduler under arrivals; one table.
+    """Prove the policies, run the suite, and audit the reference scheduler with arrivals.
 
     Exit code 0: everything holds. 1: something does not. 2: something could not be decided or run.
     """

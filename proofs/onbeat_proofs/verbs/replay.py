@@ -24,17 +24,17 @@ COLUMNS = 16
     default="onbeat_reference:Scheduler",
     metavar="MODULE:CLASS",
     show_default=True,
-    help="Scheduler to run, of a family that an adapter knows.",
+    help="Scheduler class, of a family that has an adapter.",
 )
 @click.option("--policy", metavar="POLICY", help="Policy in place of the scenarios' own: a name or FILE.py:CLASS.")
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
-@click.option("-q/-v", "--quiet/--verbose", default=None, help="Only what fails / a step table for every scenario.")
+@click.option("-q/-v", "--quiet/--verbose", default=None, help="Only failures / a step table for every scenario.")
 def command(
     paths: tuple[str, ...], scheduler: str, policy: str | None, json_file: str | None, quiet: bool | None
 ) -> int:
-    """Run scenario files on a scheduler. Every invariant is checked on every step, beside what the files expect.
+    """Run scenario files on a scheduler. Each step is checked against the files' expectations and every invariant.
 
-    Exits with 0 if all holds, 1 if something does not, 2 if a file cannot be read or run.
+    Exits with 0 if everything holds, 1 if something does not, 2 if a file cannot be read or run.
     """
     from onbeat_proofs.audit.adapters import adapter_for
     from onbeat_proofs.foreign.policies import policy_of

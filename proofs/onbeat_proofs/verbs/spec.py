@@ -17,7 +17,7 @@ from onbeat_spec.errors import OnbeatError
 @click.command()
 @click.argument("invariant", required=False, metavar="[ID]")
 def command(invariant: str | None) -> int:
-    """Print the catalogue of invariants, or one of them whole.
+    """Print the catalogue of invariants, or everything about one.
 
     Exit code 0: every invariant has at least two kinds of check, a proof among them where the design asks for one.
     1: one has not. 2: there is no invariant of that id.

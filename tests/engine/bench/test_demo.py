@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onbeat_engine.bench.client import RequestResult
-from onbeat_engine.bench.demo import VIOLATIONS, DemoPlan, Shown, program
+from onbeat_engine.bench.demo import VIOLATIONS, DemoPlan, Shown, ordinal, program
 from onbeat_engine.bench.prompts import Planned
 from onbeat_engine.verbs.serve_demo import lines
 from onbeat_spec.errors import ConfigError
@@ -30,6 +30,13 @@ def good() -> Shown:
         phases="holds",
         lock_steps=9,
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (22, "22nd"), (113, "113th")]
+)
+def test_ordinals(number: int, text: str) -> None:
+    assert ordinal(number) == text
 
 
 def test_all_is_well() -> None:
