@@ -138,7 +138,7 @@ class Maker:
     def _install(self, here: Path, *arguments: str) -> None:
         """Run the base's pip for `here`."""
         pip = [str(_python(self.base)), "-m", "pip", "--python", str(_python(here))]
-        self._checked([*pip, "--disable-pip-version-check", "install", "-q", *arguments])
+        self._checked([*pip, "--disable-pip-version-check", "install", "-q", "--no-compile", *arguments])
 
     def _checked(self, command: Sequence[str]) -> None:
         done = self.run(command)

@@ -81,5 +81,5 @@ def test_what_fails_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 
 def test_a_machine_without_any_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = Machine(tmp_path, {})
-    assert main(tmp_path, machine, machine.environment) == 0
+    assert main(tmp_path, machine, machine.environment) == 3
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["SKIPPED:"] * 2

@@ -42,7 +42,7 @@ class Pip:
 
     def installs(self) -> list[str]:
         """What pip was asked for since the last call of this."""
-        done = [command.split(" install -q ")[1] for command in self.commands if " install -q " in command]
+        done = [command.split(" -q --no-compile ")[1] for command in self.commands if " install " in command]
         self.commands.clear()
         return done
 

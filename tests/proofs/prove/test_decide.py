@@ -17,6 +17,7 @@ from onbeat_proofs.scenarios.files import load_path
 from onbeat_proofs.verbs.prove import command as prove_command
 from onbeat_proofs.verbs.spec import command as spec_command
 from onbeat_spec.catalogue import CATALOGUE
+from onbeat_spec.policy import POLICIES
 
 GOOD = '''
 from onbeat_spec.policy import Policy
@@ -55,6 +56,10 @@ def test_all_policies(tmp_path: Path) -> None:
     assert {row["policy"] for row in theorems} == {"onbeat", "pr44558", "local-work"}
     assert all(row["verdict"] == row["expected"] for row in theorems)
     assert all(row["verdict"] == "proved" for row in theorems if row["policy"] == "onbeat")
+    assert {(row["policy"], row["id"]) for row in theorems} >= {
+        (name, each.id) for name in POLICIES for each in THEOREMS
+    }
+    assert all(row["message"] for row in theorems if row["verdict"] == "refuted")
     assert set(theorems[0]) >= {"id", "policy", "strength", "verdict", "expected", "seconds", "paths"}
     assert all(row["paths"] > 0 and row["seconds"] >= 0 for row in theorems)
     scenarios = load_path(tmp_path / "found")
