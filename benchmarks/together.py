@@ -168,7 +168,7 @@ def recorded(folder: Path) -> Recorded:
 def checked(folder: Path) -> tuple[int, dict[str, Any], str]:
     """Run `onbeat check-trace`; return its exit code, its results, and what it printed."""
     results = folder / "results.json"
-    command = [sys.executable, "-m", "onbeat.program", "check-trace", str(folder), "--json", str(results)]
+    command = [sys.executable, "-m", "onbeat", "check-trace", str(folder), "--json", str(results)]
     path = os.pathsep.join(entry for entry in sys.path if entry)
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
     said = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
