@@ -44,11 +44,11 @@ def make(config, policy):
     return Scheduler(config, policy)
 '''
 SMALL = """
-from onbeat_proofs import audit, limits
+from onbeat_proofs.audit import budgets, run
 
-limits.LIMITS["quick"] = limits.Limits(0, 300, 2, 3, 0.1, 1)
-chosen = audit.scenarios_for
-audit.scenarios_for = lambda policy: [s for s in chosen(policy) if s.case == "B07"]
+budgets.LIMITS["quick"] = budgets.Limits(0, 300, 2, 3, 0.1, 1)
+chosen = run.scenarios_for
+run.scenarios_for = lambda policy: [s for s in chosen(policy) if s.case == "B07"]
 """
 """A budget far below `quick`: `UNSEEN` is not put to the test in it."""
 UNSEEN = ["no-empty-step"]
@@ -175,7 +175,7 @@ def test_a_contract_that_cannot_work_says_why(body: str, message: str, run: Run)
 
 
 def test_a_suite_without_scenarios_is_skipped(run: Run) -> None:
-    run.pytester.makepyfile(conftest=f"{SMALL}\naudit.scenarios_for = lambda policy: []\n")
+    run.pytester.makepyfile(conftest=f"{SMALL}\nrun.scenarios_for = lambda policy: []\n")
     result = run("-rs", "-k", "suite", test="class TestMine(SchedulerContract):\n    scheduler = mine.Right\n")
     result.assert_outcomes(skipped=1, deselected=ALL - 1)
     result.stdout.fnmatch_lines(["SKIPPED*the conformance suite has no scenario for this class and its policy"])
@@ -192,11 +192,11 @@ class TestMine(SchedulerContract):
 def test_nothing_was_audited_twice(): ...
 """
     counting = """
-real = audit.audit
+real = run.audit
 def counted(*args, **kwargs):
     print("AUDIT", kwargs["name"])
     return real(*args, **kwargs)
-audit.audit = counted
+run.audit = counted
 """
     run.pytester.makepyfile(conftest=SMALL + counting)
     result = run("-s", "-k", "one-place or slots or budget", test=test)
@@ -242,12 +242,12 @@ def test_a_class_without_any_file(run: Run) -> None:
 
 def test_the_options_reach_the_audit(run: Run) -> None:
     stub = """
-from onbeat_proofs import audit, limits
+from onbeat_proofs.audit import run
 from onbeat_spec.errors import NotAScheduler
 
 def told(*args, name):
     raise NotAScheduler(f"{args} {name}")
-audit.audit = told
+run.audit = told
 """
     run.pytester.makepyfile(conftest=stub)
     options = ["--onbeat-policy", "pr44558", "--onbeat-budget", "deep", "--onbeat-seed", "3"]
