@@ -82,7 +82,7 @@ class Results:
         python = self.maker.make(target.vllm)
         file = self.folder / f"{target.label}.report.json"
         file.unlink(missing_ok=True)
-        command = [str(python), "-m", "onbeat.program", "audit", target.cls]
+        command = [str(python), "-m", "onbeat", "audit", target.cls]
         command += ["--budget", budget, "--json", str(file), *(() if target.stock else ("--own",))]
         done = self.audit(command, {"PYTHONPATH": str(self.package(target)), **target.environment}, LIMIT[budget])
         if OWN_ERROR in done.output:
