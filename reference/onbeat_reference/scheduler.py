@@ -82,8 +82,9 @@ class Scheduler(Lifecycle):
             if request.place is not RUNNING or not runnable(request, now):
                 continue
             work = local_work(request)
+            prefill = not is_decode(work)
             budget, due = step.budget, 0
-            if not is_decode(work):
+            if prefill:
                 due = self._owed(requests[position + 1 :], now) if owed is None else owed[position]
                 budget = policy.chunk_budget(budget=budget, owed=due)
             if hold and policy.holds_running(work):
@@ -97,7 +98,7 @@ class Scheduler(Lifecycle):
             end = request.num_computed + tokens
             if end > request.num_blocks * block_size and not self._make_room(step, request, end):
                 continue
-            give(flight, request, work, tokens)
+            give(flight, request, work, tokens, prefill)
         return held, owed_then
 
     def _owed(self, requests: Iterable[Request], now: int) -> int:
@@ -131,13 +132,12 @@ class Scheduler(Lifecycle):
             step.sat_out.append(candidate.id)
         return request
 
-    def _give(self, flight: InFlight, request: Request, work: int, tokens: int) -> None:
-        """Book `tokens` for a request that has the blocks for them."""
+    def _give(self, flight: InFlight, request: Request, work: int, tokens: int, prefill: bool) -> None:
+        """Book `tokens` for a request that has the blocks for them; `prefill`: its work is no decode's."""
         step = flight.step
         request.num_computed += tokens
         step.scheduled[request.id] = tokens
         step.budget -= tokens
-        prefill = not is_decode(work)
         if prefill or request in flight.loads:
             step.prefill = step.prefill or prefill
             flight.prefilled.append(request)
@@ -236,7 +236,7 @@ class Scheduler(Lifecycle):
         request.place = Place.RUNNING
         insort(self.running, request, key=self._key)
         flight.step.admitted.append(request.id)
-        self._give(flight, request, work, tokens)
+        self._give(flight, request, work, tokens, not is_decode(work))
 
     def _write_flag(self, step: Step) -> None:
         """Write the saturation flag, if this step may."""
