@@ -18,14 +18,14 @@ from onbeat_spec.errors import OnbeatError, RequestRefused
 from onbeat_spec.records import LockStep, State, Step
 from onbeat_spec.trace import (
     Accepted,
+    CacheReset,
     Crashed,
     Header,
     Idle,
     Notice,
     NoticeKind,
-    Pause,
+    PauseChanged,
     Refused,
-    Reset,
     StepRecord,
     Update,
 )
@@ -234,20 +234,20 @@ class RecorderMixin(Base):
         """Pause, and record it."""
         super().pause(mode)
         if self.recorder is not None:
-            self.recorder.writer.write(Pause(mode))
+            self.recorder.writer.write(PauseChanged(mode))
 
     def resume(self) -> None:
         """Resume, and record it."""
         super().resume()
         if self.recorder is not None:
-            self.recorder.writer.write(Pause(None))
+            self.recorder.writer.write(PauseChanged(None))
 
     def reset_prefix_cache(self) -> None:
         """Preempt whatever runs, and record whom."""
         ran = tuple(request.id for request in self.running)
         super().reset_prefix_cache()
         if self.recorder is not None:
-            self.recorder.writer.write(Reset(ran))
+            self.recorder.writer.write(CacheReset(ran))
 
     def _told(self, what: NoticeKind, known: bool, request: Request, call: Any, *more: Any) -> object:
         if self.recorder is None:

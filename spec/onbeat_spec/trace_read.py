@@ -14,16 +14,16 @@ from onbeat_spec.trace import (
     FORMAT,
     VERSION,
     Accepted,
+    CacheReset,
     Crashed,
     Header,
     Idle,
     Notice,
     NoticeKind,
-    Pause,
+    PauseChanged,
     PauseMode,
     Record,
     Refused,
-    Reset,
     StepRecord,
     Update,
 )
@@ -306,9 +306,9 @@ def _read_notice(keys: Keys) -> Notice:
     )
 
 
-def _read_pause(keys: Keys) -> Pause:
+def _read_pause(keys: Keys) -> PauseChanged:
     mode: Literal["new", "all", "none"] = keys.take("pause", one_of("new", "all", "none"))
-    return Pause(None if mode == "none" else mode)
+    return PauseChanged(None if mode == "none" else mode)
 
 
 _OTHERS: dict[str, tuple[Callable[[Keys], Record], tuple[str, ...]]] = {
@@ -326,7 +326,7 @@ _OTHERS: dict[str, tuple[Callable[[Keys], Record], tuple[str, ...]]] = {
     ),
     "notice": (_read_notice, ("notice", "id", "known", "before", "after")),
     "pause": (_read_pause, ("pause",)),
-    "reset": (lambda keys: Reset(tuple(keys.take("reset", strings))), ("reset",)),
+    "reset": (lambda keys: CacheReset(tuple(keys.take("reset", strings))), ("reset",)),
     "crashed": (lambda keys: Crashed(keys.take("crashed", string)), ("crashed",)),
 }
 

@@ -11,7 +11,19 @@ from onbeat_proofs.traces.tally import TraceTally
 from onbeat_spec.config import Config
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.records import Facts, LockStep, Member, Place, State, Violation
-from onbeat_spec.trace import Accepted, Crashed, Header, Idle, Notice, Pause, Record, Refused, Reset, StepRecord, Update
+from onbeat_spec.trace import (
+    Accepted,
+    CacheReset,
+    Crashed,
+    Header,
+    Idle,
+    Notice,
+    PauseChanged,
+    Record,
+    Refused,
+    StepRecord,
+    Update,
+)
 from onbeat_spec.trace_read import TraceFile
 from onbeat_spec.trace_write import NO_STATE
 
@@ -172,9 +184,9 @@ class RankReplay:
                 monitor.notice(record.before or NO_STATE, record.after or NO_STATE, record.known, now)
                 if record.what == "abort" and record.known:
                     self._ended(record.id, "abort")
-            case Pause():
+            case PauseChanged():
                 self._paused = record.mode
-            case Reset():
+            case CacheReset():
                 for id in record.preempted:
                     monitor.released(id)
             case Crashed():
