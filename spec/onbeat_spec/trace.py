@@ -147,4 +147,4 @@ class Crashed:
 
 Record = StepRecord | Idle | Update | Accepted | Refused | Notice | PauseChanged | CacheReset | Crashed
 
-CONFIG_DEFAULTS = {each.name: each.default for each in fields(Config)}
+CONFIG_DEFAULTS = {field.name: field.default for field in fields(Config)}

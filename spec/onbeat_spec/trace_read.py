@@ -165,14 +165,14 @@ def _state(base: State) -> Callable[[object, str], State]:
         totals = {name: keys.take(name, integer, getattr(base, name)) for name in TOTALS}
         saturated = keys.take("saturated", boolean, base.saturated)
         requests: dict[str, View] = {}
-        for index, each in enumerate(keys.take("requests", list_of(lambda value, _: value), ())):
+        for index, item in enumerate(keys.take("requests", list_of(lambda value, _: value), ())):
             at = f"{where}.requests[{index}]"
-            if isinstance(each, str):
-                if each not in base.requests:
-                    raise Wrong(f"{at} is {show(each)}, which does not stand in the state that this one refers to")
-                requests[each] = base.requests[each]
+            if isinstance(item, str):
+                if item not in base.requests:
+                    raise Wrong(f"{at} is {show(item)}, which does not stand in the state that this one refers to")
+                requests[item] = base.requests[item]
             else:
-                key, request = _read_view(each, at)
+                key, request = _read_view(item, at)
                 requests[key] = request
         lists = {name: keys.take(name, strings, None) for name, _ in LISTS}
         keys.done(_STATE_KEYS)
@@ -335,10 +335,10 @@ def _read_record(packed: object, config: Config) -> Record:
     if isinstance(packed, dict):
         if "step" in packed:
             return _read_step(packed, config)
-        for name, (read, known) in _OTHERS.items():
+        for name, (read, allowed) in _OTHERS.items():
             if name in packed:
                 keys = Keys(packed, name)
                 record = read(keys)
-                keys.done(known)
+                keys.done(allowed)
                 return record
     raise Wrong(f"{show(packed)} is no record: it has none of step, {', '.join(_OTHERS)}")
