@@ -76,9 +76,9 @@ def case(
         q.append(randn(count, heads, dim))
         k.append(randn(count, kv_heads, dim))
         v.append(randn(count, kv_heads, dim))
-        for cache, new, known in ((keys_cache, k[-1], keys), (values_cache, v[-1], values)):
+        for cache, new, rows_of_cache in ((keys_cache, k[-1], keys), (values_cache, v[-1], values)):
             before = cache[blocks].cpu().transpose(1, 2).flatten(0, 1)[:start]
-            known.append(torch.cat((before, new)))
+            rows_of_cache.append(torch.cat((before, new)))
     padding = max(0, pad_to - len(rows))
     for tensors, number in ((q, heads), (k, kv_heads), (v, kv_heads)):
         tensors.append(randn(padding, number, dim))
@@ -114,7 +114,7 @@ def error(case: Case, backend: Backend) -> float:
     expected = right(case)
     with torch.inference_mode():
         backend.plan(case.batch)
-        found = backend(0, case.q, case.k, case.v)
-    assert found.shape == case.q.shape
-    assert found.dtype == case.q.dtype
-    return float((found[: len(expected)].double().cpu() - expected).abs().max())
+        output = backend(0, case.q, case.k, case.v)
+    assert output.shape == case.q.shape
+    assert output.dtype == case.q.dtype
+    return float((output[: len(expected)].double().cpu() - expected).abs().max())

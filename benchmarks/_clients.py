@@ -36,11 +36,11 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     tokens: int = 0
 
-    def fault(self, what: str) -> None:
+    def fault(self, message: str) -> None:
         """Count something that must not be."""
         self.ends["WRONG"] += 1
         if len(self.wrong) < 20:
-            self.wrong.append(what)
+            self.wrong.append(message)
 
 
 class Client:

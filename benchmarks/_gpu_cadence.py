@@ -183,6 +183,6 @@ def check_group(folder: Path, config: EngineConfig, *, ranks: int, requests: int
     shared = replace(plain, data_parallel_size=ranks, moe_upcycle=4, prefill_schedule_interval=2)
     different = 0
     for eager in (False, True):
-        found = asyncio.run(_tokens(replace(shared, enforce_eager=eager), requests, length))
-        different += sum(found[id] != tokens for id, tokens in right.items())
+        generated = asyncio.run(_tokens(replace(shared, enforce_eager=eager), requests, length))
+        different += sum(generated[id] != tokens for id, tokens in right.items())
     return different

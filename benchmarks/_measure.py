@@ -199,4 +199,4 @@ def measure_search(operations: int) -> Search:
         for level in range(depth):
             exploration.level(last=level == depth - 1)
         explored.append(exploration.explored)
-    return Search(len(explored), sum(each.steps for each in explored), sum(each.seconds for each in explored))
+    return Search(len(explored), sum(part.steps for part in explored), sum(part.seconds for part in explored))

@@ -13,9 +13,9 @@ import time
 
 def main() -> int:
     """Generate."""
-    asked = json.loads(sys.argv[1])
+    settings = json.loads(sys.argv[1])
     os.environ |= {
-        "OMP_NUM_THREADS": str(asked["threads"]),
+        "OMP_NUM_THREADS": str(settings["threads"]),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -26,12 +26,12 @@ def main() -> int:
     import torch  # noqa: PLC0415 - both read the environment when they are imported
     import vllm  # noqa: PLC0415
 
-    torch.set_num_threads(asked["threads"])
+    torch.set_num_threads(settings["threads"])
     prompts = json.load(sys.stdin)
-    output, longest = asked["output"], max(map(len, prompts))
+    output, longest = settings["output"], max(map(len, prompts))
     llm = vllm.LLM(
-        model=asked["model"],
-        dtype=asked["dtype"],
+        model=settings["model"],
+        dtype=settings["dtype"],
         skip_tokenizer_init=True,
         max_model_len=longest + output + 1,
         max_num_seqs=len(prompts),
@@ -39,11 +39,11 @@ def main() -> int:
     )
     params = vllm.SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True, detokenize=False)
     best, tokens = float("inf"), None
-    for _ in range(asked["rounds"]):
+    for _ in range(settings["rounds"]):
         began = time.perf_counter()
-        found = llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
         best = min(best, time.perf_counter() - began)
-        tokens = [list(each.outputs[0].token_ids) for each in found]
+        tokens = [list(request_output.outputs[0].token_ids) for request_output in outputs]
     print(json.dumps({"version": vllm.__version__, "seconds": best, "tokens": tokens}))
     return 0
 

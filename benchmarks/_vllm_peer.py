@@ -199,17 +199,18 @@ def model_output(scheduler: Any, step: Any, token: int) -> Any:
     outputs = importlib.import_module("vllm.v1.outputs")
     ids = list(step.num_scheduled_tokens)
     requests = [scheduler.requests[request_id] for request_id in ids]
+    computed = [request.num_computed_tokens >= request.num_tokens for request in requests]
     return outputs.ModelRunnerOutput(
         req_ids=ids,
         req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
-        sampled_token_ids=[[token] if each.num_computed_tokens >= each.num_tokens else [] for each in requests],
+        sampled_token_ids=[[token] if whole else [] for whole in computed],
     )
 
 
 def run_prefills(scheduler: Any, decodes: int) -> None:
     """Step until every request has its whole prompt computed and its first token sampled."""
     for _ in range(decodes * PROMPT_TOKENS // (MAX_BATCHED_TOKENS - MAX_SEQS) + 4):
-        if len(scheduler.running) == decodes and all(each.num_output_tokens for each in scheduler.running):
+        if len(scheduler.running) == decodes and all(request.num_output_tokens for request in scheduler.running):
             return
         step = scheduler.schedule()
         scheduler.update_from_output(step, model_output(scheduler, step, 1))

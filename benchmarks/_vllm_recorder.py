@@ -23,25 +23,25 @@ ROUNDS, STEPS = 4, 50
 def build(kind: Any, folder: Path, decodes: int) -> Any:
     """A scheduler of this class with so many running decodes."""
     importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler = kind  # type: ignore[attr-defined]  # what the peer builds
-    made = peer.build_scheduler(folder, False)
+    scheduler = peer.build_scheduler(folder, False)
     for request in peer.build_requests(decodes, False):
-        made.add_request(request)
-    peer.run_prefills(made, decodes)
-    return made
+        scheduler.add_request(request)
+    peer.run_prefills(scheduler, decodes)
+    return scheduler
 
 
 def measure(folder: Path, decodes: int) -> dict[str, float]:
     """Median microseconds of a step, plain and recorded."""
     plain = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
     recorded = importlib.import_module("onbeat_engine.vllm.recorder").RecordedScheduler
-    made = [build(kind, folder, decodes) for kind in (plain, recorded)]
+    schedulers = [build(kind, folder, decodes) for kind in (plain, recorded)]
     build(plain, folder, 1)  # leaves the class in its place
     least = [float("inf"), float("inf")]
     for token in range(ROUNDS):
-        for index, each in enumerate(made):
-            times = [sum(peer.timed_step(each, decodes, token)) for _ in range(STEPS)]
+        for index, scheduler in enumerate(schedulers):
+            times = [sum(peer.timed_step(scheduler, decodes, token)) for _ in range(STEPS)]
             least[index] = min(least[index], statistics.median(times) / 1000)
-    if made[1].onbeat_recorder.errors or made[1].onbeat_recorder.writer.errors:
+    if schedulers[1].onbeat_recorder.errors or schedulers[1].onbeat_recorder.writer.errors:
         raise RuntimeError("the recorder had errors")
     return {"decodes": decodes, "plain_us": least[0], "recorded_us": least[1], "ratio": least[1] / least[0]}
 

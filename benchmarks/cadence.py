@@ -101,11 +101,11 @@ async def ask(engine: AsyncLLM, id: str, tokens: list[int], output: int) -> list
     """Ask for `output` tokens; return when it was asked, and when each token came."""
     params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
     times = [time.perf_counter()]
-    async for each in engine.generate(tokens, params, id, output_kind="cumulative"):
+    async for answer in engine.generate(tokens, params, id, output_kind="cumulative"):
         now = time.perf_counter()
-        times += [now] * (1 + len(each.outputs[0].token_ids) - len(times))
-        if each.finished and each.outputs[0].finish_reason != "length":
-            raise RuntimeError(f"request {id} ended: {each.outputs[0].error}")
+        times += [now] * (1 + len(answer.outputs[0].token_ids) - len(times))
+        if answer.finished and answer.outputs[0].finish_reason != "length":
+            raise RuntimeError(f"request {id} ended: {answer.outputs[0].error}")
     return times
 
 
@@ -134,8 +134,8 @@ async def calibrate(start: Start, config: EngineConfig, ratio: float) -> Times:
         """
         took = []
         for i in range(9):
-            asked = [ask(engine, f"p{i}", prompt(-100 - several * i - k, length), 1) for k in range(count)]
-            took.append(max(times[1] - times[0] for times in await asyncio.gather(*asked)))
+            prompts = [ask(engine, f"p{i}", prompt(-100 - several * i - k, length), 1) for k in range(count)]
+            took.append(max(times[1] - times[0] for times in await asyncio.gather(*prompts)))
         return min(took) - decode / 2
 
     def decodes(output: int) -> Awaitable[list[list[float]]]:
@@ -166,12 +166,12 @@ def loads(names: Sequence[str], times: Times, options: argparse.Namespace) -> li
     rate = options.used * options.ranks / times.all
     moments = tuple(islice(arrival_times(rate, options.burstiness, seed=options.seed), options.requests))
     length = times.length
-    known = {
+    by_name = {
         "decode": Load("decode", moments, length, options.output),
         "saturation": Load("saturation", (0.0,) * options.requests, length, options.output, options.seats),
         "prefill": Load("prefill", moments, length, max(2, length // 16)),
     }
-    return [known[name] for name in names]
+    return [by_name[name] for name in names]
 
 
 async def plug(engine: AsyncLLM, load: Load) -> Awaitable[list[list[float]]]:
@@ -282,16 +282,16 @@ async def run(options: argparse.Namespace, start: Start, console: Console) -> in
         f"{times.length} on one: P = {1e3 * times.one:.0f} ms = {times.one / times.decode:.1f} D; "
         f"on all: A = {1e3 * times.all:.0f} ms\n"
     )
-    told, violations = [], 0
+    reports, violations = [], 0
     for load in loads(options.loads, times, options):
         results = await measure(start, config, load, options.intervals, options.rounds)
         console.print(table(load, results, times.decode))
         violations += sum(result.violations for result in results)
-        told.append({"load": asdict(load), "results": [asdict(result) for result in results]})
+        reports.append({"load": asdict(load), "results": [asdict(result) for result in results]})
     console.print(f"{violations} violations of invariants")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": about, "times": asdict(times), "loads": told}, file)
+            json.dump({"machine": about, "times": asdict(times), "loads": reports}, file)
     return 1 if violations else 0
 
 
@@ -299,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
 
     def numbers(text: str) -> list[int]:
-        return [int(each) for each in text.split(",")]
+        return [int(part) for part in text.split(",")]
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="default: SmolLM2-135M-Instruct")

@@ -91,20 +91,20 @@ def layer(group: Group, tokens: int, way: Way, times: int) -> float:
 def rank(place: GroupPlace, steps: int, send: Connection) -> None:
     """Be a rank; tell what was measured."""
     torch.set_num_threads(1)
-    told: dict[str, Any] = {}
+    medians: dict[str, Any] = {}
     throughs: tuple[Through, ...] = ("memory", "gloo")
     for attempt, through in enumerate(throughs):
         where = GroupPlace(place.rank, place.size, port=place.port + attempt)
         group = Group.join(where, GroupSettings(2, 16), {}, through=through, timeout=30.0)
-        told[f"vote {through}"] = timed(partial(group.exchange, Vote(1, True)), steps)
+        medians[f"vote {through}"] = timed(partial(group.exchange, Vote(1, True)), steps)
         for tokens in TOKENS:
             for way in WAYS:
-                told[f"{way} {tokens} {through}"] = layer(group, tokens, way, steps // 4)
+                medians[f"{way} {tokens} {through}"] = layer(group, tokens, way, steps // 4)
         if through == "memory":
             for decodes in (1, 32, 128):
-                told[f"turn {decodes}"] = median(turns(group, decodes, steps))
+                medians[f"turn {decodes}"] = median(turns(group, decodes, steps))
         group.close()
-    send.send(told)
+    send.send(medians)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,12 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         context.Process(target=rank, args=(place, options.steps, send), daemon=True)
         for place, (_, send) in zip(places, pairs, strict=True)
     ]
-    for each in ranks:
-        each.start()
-    told = [get.recv() for get, _ in pairs]
-    for each in ranks:
-        each.join()
-    slowest = {name: max(one[name] for one in told) for name in told[0]}
+    for process in ranks:
+        process.start()
+    answers = [get.recv() for get, _ in pairs]
+    for process in ranks:
+        process.join()
+    slowest = {name: max(one[name] for one in answers) for name in answers[0]}
     console = Console(width=100)
     console.print(machine(os.getloadavg()[0], os.cpu_count() or 1))
     console.print(f"{options.ranks} ranks: median microseconds of a turn without the model")

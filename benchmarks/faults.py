@@ -53,9 +53,9 @@ def remains(pids: Sequence[int], before: set[str]) -> list[str]:
 
 def things() -> set[str]:
     """Name shared memory, folders of sockets, and open files. Semaphores there belong to other programs."""
-    found = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
-    found |= {str(path) for path in Path(tempfile.gettempdir()).glob("onbeat-*")}
-    return found | {f"file {number}" for number in os.listdir("/proc/self/fd")}
+    names = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+    names |= {str(path) for path in Path(tempfile.gettempdir()).glob("onbeat-*")}
+    return names | {f"file {number}" for number in os.listdir("/proc/self/fd")}
 
 
 async def one(
@@ -75,13 +75,13 @@ async def one(
         ended[reason] = ended.get(reason, 0) + 1
 
     try:
-        asked = [asyncio.ensure_future(ask(i)) for i in range(12)]
-        while all(each.generation_tokens == 0 for each in engine.stats()):
+        tasks = [asyncio.ensure_future(ask(i)) for i in range(12)]
+        while all(rank_stats.generation_tokens == 0 for rank_stats in engine.stats()):
             await asyncio.sleep(0.005)
         await asyncio.sleep(random_.random() * 0.3)
         began = time.monotonic()
         os.kill(random_.choice(pids), number)
-        await asyncio.wait_for(asyncio.gather(*asked), 60.0)
+        await asyncio.wait_for(asyncio.gather(*tasks), 60.0)
         return time.monotonic() - began, ended, pids
     finally:
         await engine.shutdown(timeout=1.0)

@@ -93,12 +93,12 @@ def run_ours(model: LoadedModel, config: EngineConfig, prompts: Sequence[Sequenc
     while scheduler.has_unfinished_requests():
         at, before = perf_counter(), timed.seconds
         step = scheduler.schedule()
-        sampling = {each.id for each in scheduler.in_flight[-1].sampling}
+        sampling = {request.id for request in scheduler.in_flight[-1].sampling}
         rows = []
         for id, tokens in step.scheduled.items():
-            each = scheduler.requests[id]
-            assert isinstance(each, EngineRequest)
-            rows.append(BatchRow(each, each.num_computed - tokens, tokens, id in sampling, each.blocks))
+            served = scheduler.requests[id]
+            assert isinstance(served, EngineRequest)
+            rows.append(BatchRow(served, served.num_computed - tokens, tokens, id in sampling, served.blocks))
         outputs = runner.execute(rows).wait()
         watch.step(step)
         done = scheduler.update(step, outputs.tokens)
@@ -107,13 +107,13 @@ def run_ours(model: LoadedModel, config: EngineConfig, prompts: Sequence[Sequenc
             assert isinstance(finished, EngineRequest)
             runner.release(finished)
         now = perf_counter()
-        if not first and all(len(each.tokens) > each.num_prompt for each in requests):
+        if not first and all(len(request.tokens) > request.num_prompt for request in requests):
             first = now - began
         if not step.prefill:
             forward += timed.seconds - before
             decodes += now - at
     total = perf_counter() - began
-    generated = [each.tokens[each.num_prompt :] for each in requests]
+    generated = [request.tokens[request.num_prompt :] for request in requests]
     return Ours(generated, first, total, process_time() - cpu, forward, decodes)
 
 
@@ -171,13 +171,13 @@ def run_vllm(theirs: Any, prompts: Sequence[Sequence[int]], arguments: argparse.
     """
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        asked = {
+        settings = {
             "model": folder,
             **{name: getattr(arguments, name) for name in ("dtype", "threads", "output", "rounds")},
         }
         script = str(Path(__file__).with_name("_vllm_generate.py"))
         done = subprocess.run(
-            [arguments.vllm_python, script, json.dumps(asked)],
+            [arguments.vllm_python, script, json.dumps(settings)],
             input=json.dumps(prompts),
             capture_output=True,
             text=True,

@@ -84,8 +84,8 @@ def check_kernels(backends: Sequence[str], device: Any) -> list[Check]:
                 for heads, kv_heads, dim in GROUPS:
                     step = case(rows, heads=heads, kv_heads=kv_heads, dim=dim, dtype=dtype, device=device)
                     attention = make(backend, step.kv, heads, dtype, most_entries=4096)  # type: ignore[arg-type]  # of our own list
-                    found = error(step, attention)
-                    worst = max(worst, found) if found == found else found  # noqa: PLR0124 - not-a-number stays
+                    deviation = error(step, attention)
+                    worst = max(worst, deviation) if deviation == deviation else deviation  # noqa: PLR0124 - not-a-number stays
                 checks.append(Check(f"{backend} {name} {str(dtype).removeprefix('torch.')}", worst, most))
     return checks
 
@@ -96,8 +96,8 @@ def decode_rows(count: int, length: int, block_size: int, generator: Any, vocab_
     rows = []
     for index in range(count):
         tokens = torch.randint(vocab_size, (length + 1,), generator=generator).tolist()
-        each = EngineRequest(str(index), tokens, 64, GREEDY, seed=0)
-        rows.append(BatchRow(each, length, 1, True, list(range(index * width, (index + 1) * width))))
+        request = EngineRequest(str(index), tokens, 64, GREEDY, seed=0)
+        rows.append(BatchRow(request, length, 1, True, list(range(index * width, (index + 1) * width))))
     return rows
 
 
@@ -131,11 +131,11 @@ def check_replay(model: LoadedModel, config: EngineConfig, counts: Sequence[int]
             size = graphs._graph_size(rows)
             assert graphs._graphs is not None
             graphs._attention.plan(graphs._inputs.fill(rows, None, 0, size))
-            found = graphs._graphs.replay(size)[:count]
+            output = graphs._graphs.replay(size)[:count]
         checks.append(
             Check(
                 f"replay of {count} rows in a graph of {size}",
-                float((found - right).abs().max() / right.abs().max()),
+                float((output - right).abs().max() / right.abs().max()),
                 1e-4 if model.dtype.itemsize >= 4 else 3e-2,
             )
         )
@@ -177,8 +177,8 @@ def check_schedules(device: Any, reference: str = "sdpa", **parts: Any) -> list[
         while loop.turn():
             pass
         tokens.append(loop.tokens)
-    right, found = tokens
-    different = sum(len(right.get(id, ())) != 24 or right[id] != found.get(id) for id in (f"r{i}" for i in range(8)))
+    right, tried = tokens
+    different = sum(len(right.get(id, ())) != 24 or right[id] != tried.get(id) for id in (f"r{i}" for i in range(8)))
     return [Check("requests of 8 with other tokens: graphs, one ahead, tight pool", float(different), 0.0)]
 
 
@@ -263,8 +263,8 @@ def sizes_that_fit(free: int, config: ModelConfig, context: int, block_size: int
     """Return the sizes whose KV fits beside a bfloat16 model, 2 GiB being left for activations and graphs."""
     shape = KVShape(config.num_layers, config.num_kv_heads, config.head_dim, block_size, torch.bfloat16)
     weights = sum(map(prod, RandomWeights(config, torch.device("cpu")).shapes.values())) * 2
-    each = -(-(context + 1) // block_size) * shape.block_bytes
-    return [size for size in SIZES if weights + size * each + (2 << 30) <= free]
+    per_sequence = -(-(context + 1) // block_size) * shape.block_bytes
+    return [size for size in SIZES if weights + size * per_sequence + (2 << 30) <= free]
 
 
 # --- The engine ------------------------------------------------------------------------------------------------------
@@ -302,10 +302,10 @@ def show_times(times: Sequence[StepTime], shape: str, context: int, rate: float)
     """Print the table of step times."""
     print(f"Decode steps of {shape}, bfloat16, {context} tokens of context; memory {rate / 1e9:,.0f} GB/s")
     print("  sequences   graph ms   eager ms   floor ms   graph / floor   tokens/s")
-    for each in times:
+    for step in times:
         print(
-            f"  {each.sequences:9d}   {each.graph:8.2f}   {each.eager:8.2f}   {each.floor:8.2f}"
-            f"   {each.graph / each.floor:13.2f}   {1e3 * each.sequences / each.graph:8.0f}"
+            f"  {step.sequences:9d}   {step.graph:8.2f}   {step.eager:8.2f}   {step.floor:8.2f}"
+            f"   {step.graph / step.floor:13.2f}   {1e3 * step.sequences / step.graph:8.0f}"
         )
 
 
@@ -357,7 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "device": torch.cuda.get_device_name(),
             "bytes_per_second": rate,
             "checks": [check._asdict() | {"holds": check.holds} for check in checks],
-            "steps": [each._asdict() for each in times],
+            "steps": [step._asdict() for step in times],
         }
         Path(arguments.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
     return 0 if all(check.holds for check in checks) else 1

@@ -108,10 +108,10 @@ def build(config: EngineConfig, real: bool) -> Built:
 
 def measure(variant: str, decodes: int, steps: int, real: bool, **config: Any) -> Result:
     """Measure one variant."""
-    made = EngineConfig(max_num_seqs=max(256, decodes), **config)
-    built = build(made, real)
+    engine_config = EngineConfig(max_num_seqs=max(256, decodes), **config)
+    built = build(engine_config, real)
     timed = Timed(built.executor)
-    core = EngineCore(made, Built(timed, built.num_blocks, built.max_model_len))
+    core = EngineCore(engine_config, Built(timed, built.num_blocks, built.max_model_len))
     params = SamplingParams(temperature=0.0, ignore_eos=True)
     longest = built.max_model_len - PROMPT_TOKENS
     for number in range(1, decodes + 1):
@@ -146,15 +146,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--model", nargs="?", const="", help="a real model; without a value the default one")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
-    asked = parser.parse_args(arguments)
-    real = asked.model is not None
-    more = {"model": asked.model or None, "max_model_len": 1024, "num_gpu_blocks_override": 4096} if real else {}
-    for decodes in asked.decodes:
+    options = parser.parse_args(arguments)
+    real = options.model is not None
+    more = {"model": options.model or None, "max_model_len": 1024, "num_gpu_blocks_override": 4096} if real else {}
+    for decodes in options.decodes:
         for variant, config in VARIANTS.items():
             with tempfile.TemporaryDirectory() as folder:
                 traced = {"trace_dir": folder} if "trace_dir" in config else {}
-                result = measure(variant, decodes, asked.steps, real, **{**more, **config, **traced})
-            if asked.json:
+                result = measure(variant, decodes, options.steps, real, **{**more, **config, **traced})
+            if options.json:
                 print(json.dumps({**result._asdict(), "share": result.share if real else None}))
                 continue
             share = f", {result.share:.2%} of a step of {result.step_us / 1000:.1f} ms" if real else ""

@@ -113,12 +113,12 @@ def measure_rows(
             progress(f"round {index + 1} of {effort.rounds}: {name}")
             turn()
     others = quietest(theirs) if peer is not None else [None] * len(shapes)
-    return [Row(*each) for each in zip(shapes, quietest(ours), others, quietest(watching), strict=True)]
+    return [Row(*columns) for columns in zip(shapes, quietest(ours), others, quietest(watching), strict=True)]
 
 
 def quietest(rounds: Sequence[Sequence[T]]) -> list[T]:
     """Return for each shape what its least disturbed round gave."""
-    return [min(each, key=sum) for each in zip(*rounds, strict=True)]
+    return [min(measured, key=sum) for measured in zip(*rounds, strict=True)]
 
 
 # --- The command line ------------------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ def parse_options(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, 
     parser.add_argument("--steps", type=at_least(LOOK_EVERY), help="measured steps of each round")
     parser.add_argument("--warmup", type=at_least(0), help="unmeasured steps before them")
     options = parser.parse_args(arguments)
-    given = {name: value for name in ("rounds", "steps", "warmup") if (value := getattr(options, name)) is not None}
-    effort = (QUICK if options.quick else FULL)._replace(**given)
+    numbers = {name: value for name in ("rounds", "steps", "warmup") if (value := getattr(options, name)) is not None}
+    effort = (QUICK if options.quick else FULL)._replace(**numbers)
     # Requests prefilled first decode on while the others are prefilled; 16 steps are more than that takes.
     tokens = PROMPT_TOKENS + effort.warmup + effort.steps + 16
     if tokens > MAX_MODEL_LEN or max(options.decodes) * -(-tokens // BLOCK_SIZE) >= NUM_BLOCKS:

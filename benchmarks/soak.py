@@ -54,10 +54,10 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.search(r"http://[^:]+:(\d+)", line)
-        if found is None:
+        match = re.search(r"http://[^:]+:(\d+)", line)
+        if match is None:
             raise SystemExit(f"the server did not start (exit code {self.process.wait()})")
-        self.port = int(found[1])
+        self.port = int(match[1])
         self.watched = psutil.Process(self.process.pid)
 
     def call(self, path: str, *, post: bool = False) -> str:
@@ -68,12 +68,12 @@ class Server:
 
     def metrics(self) -> dict[str, float]:
         """Return every sample summed over its labels."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for line in self.call("/metrics").splitlines():
             if not line.startswith("#"):
                 name = line.partition("{")[0].removeprefix("onbeat:")
-                found[name] = found.get(name, 0.0) + float(line.rpartition(" ")[2])
-        return found
+                values[name] = values.get(name, 0.0) + float(line.rpartition(" ")[2])
+        return values
 
     def files(self) -> list[int]:
         """Return the open file descriptors of the server and of its ranks."""
@@ -81,7 +81,8 @@ class Server:
 
     def memory(self) -> float:
         """Return the resident MiB of all of them."""
-        return sum(each.memory_info().rss for each in (self.watched, *self.watched.children(recursive=True))) / 2**20
+        processes = (self.watched, *self.watched.children(recursive=True))
+        return sum(process.memory_info().rss for process in processes) / 2**20
 
     def end(self) -> int:
         """Send SIGTERM; return the exit code."""
@@ -203,8 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             backend().save(f"{folder}/tokenizer.json")
             flags = ["--num-gpu-blocks-override", "4000", "--max-model-len", "512", "--dtype", "float32", *flags]
         result = soak(model, flags, options.clients, options.seconds, options.seed)
-    for what, count in sorted(result["requests"].items()):
-        print(f"{count:8d} {what}")
+    for outcome, count in sorted(result["requests"].items()):
+        print(f"{count:8d} {outcome}")
     print(f"{result['tokens']:.0f} tokens in {result['steps']:.0f} steps")
     print("file descriptors before and after:", *result["files"], "- resident MiB:", *result["memory_mib"])
     print("faults:", *(result["faults"] or ["none"]), sep="\n  ")

@@ -73,10 +73,10 @@ class Recorded:
 class Clients:
     """They ask, and compare what they get."""
 
-    def __init__(self, engine: AsyncLLM, seed: int, seen: Seen) -> None:
+    def __init__(self, engine: AsyncLLM, seed: int, observed: Seen) -> None:
         self._engine = engine
         self._random = random.Random(seed)
-        self._seen = seen
+        self._observed = observed
         self._answers: dict[int, list[int]] = {}
         self._prompts = [
             [self._random.randrange(250) for _ in range(1 + self._random.randrange(LONGEST_PROMPT))]
@@ -96,34 +96,34 @@ class Clients:
                     if leaves is not None and len(tokens) > leaves and reason == "left":
                         break
         if reason == "length" and len(tokens) != length:
-            self._seen.wrong.append(f"request {number} has {len(tokens)} tokens, not {length}")
+            self._observed.wrong.append(f"request {number} has {len(tokens)} tokens, not {length}")
         elif reason != "length" and not (leaves is not None and reason == "left"):
-            self._seen.wrong.append(f"request {number} ended with {reason}")
-        self._seen.ends[reason] += 1
+            self._observed.wrong.append(f"request {number} ended with {reason}")
+        self._observed.ends[reason] += 1
         self._compare(number, which, tokens)
 
     def _compare(self, number: int, which: int, tokens: list[int]) -> None:
-        self._seen.tokens += len(tokens)
-        known = self._answers.setdefault(which, tokens)
-        shared = min(len(known), len(tokens))
-        if known[:shared] != tokens[:shared]:
-            self._seen.wrong.append(f"request {number} was answered otherwise than an equal one")
-        if len(tokens) > len(known):
+        self._observed.tokens += len(tokens)
+        answer = self._answers.setdefault(which, tokens)
+        shared = min(len(answer), len(tokens))
+        if answer[:shared] != tokens[:shared]:
+            self._observed.wrong.append(f"request {number} was answered otherwise than an equal one")
+        if len(tokens) > len(answer):
             self._answers[which] = tokens
 
 
 async def serve(config: EngineConfig, requests: int, seed: int) -> Seen:
     """Serve all requests."""
-    engine, seen = await AsyncLLM.from_config(config, tokenizer=tokenizer()), Seen()
+    engine, observed = await AsyncLLM.from_config(config, tokenizer=tokenizer()), Seen()
     try:
-        clients, began = Clients(engine, seed, seen), time.monotonic()
+        clients, began = Clients(engine, seed, observed), time.monotonic()
         many, few = asyncio.Semaphore(IN_FLIGHT), asyncio.Semaphore(0)
-        asked = [
+        tasks = [
             asyncio.ensure_future(clients.ask(number, many if number < requests / 2 else few))
             for number in range(requests)
         ]
         for share in (1 / 4, 1 / 2, 3 / 4):
-            while sum(each.done() for each in asked) < share * requests:
+            while sum(task.done() for task in tasks) < share * requests:
                 await asyncio.sleep(0.01)
             if share == 1 / 2:
                 await engine.reset_prefix_cache()
@@ -133,19 +133,19 @@ async def serve(config: EngineConfig, requests: int, seed: int) -> Seen:
             await engine.pause_generation(mode="keep")
             await asyncio.sleep(0.1)
             await engine.resume_generation()
-        await asyncio.gather(*asked)
-        seen.seconds = time.monotonic() - began
+        await asyncio.gather(*tasks)
+        observed.seconds = time.monotonic() - began
         await engine.pause_generation(mode="wait")  # all reports have come then
-        seen.violations, seen.stats = engine.violations(), engine.stats()
-        seen.lock_steps = sum(watch.lock_steps for watch in engine._client.watches.values())
-        return seen
+        observed.violations, observed.stats = engine.violations(), engine.stats()
+        observed.lock_steps = sum(watch.lock_steps for watch in engine._client.watches.values())
+        return observed
     finally:
         await engine.shutdown()
 
 
 def recorded(folder: Path) -> Recorded:
     """Compare the ranks' records, lock step by lock step."""
-    found, lanes = Recorded(), dict[int, dict[int, Any]]()
+    records, lanes = Recorded(), dict[int, dict[int, Any]]()
     for path in sorted(folder.glob("*.ndjson")):
         trace = TraceFile(path)
         lane = lanes.setdefault(trace.header.rank, {})
@@ -155,14 +155,14 @@ def recorded(folder: Path) -> Recorded:
         trace.close()
     for number in sorted({number for lane in lanes.values() for number in lane}):
         locks = {rank: lane.get(number) for rank, lane in lanes.items()}
-        found.lock_steps += 1
+        records.lock_steps += 1
         for rank, lock in locks.items():
-            found.collectives.setdefault(rank, Counter()).update(lock.collectives or () if lock else ())
-        said = {(lock.phase, lock.collectives, lock.last) if lock else None for lock in locks.values()}
-        if len(said) != 1:
-            found.unequal.append(f"lock step {number}: {locks}")
-        found.by_phase.update(lock.phase for lock in list(locks.values())[:1] if lock)
-    return found
+            records.collectives.setdefault(rank, Counter()).update(lock.collectives or () if lock else ())
+        views = {(lock.phase, lock.collectives, lock.last) if lock else None for lock in locks.values()}
+        if len(views) != 1:
+            records.unequal.append(f"lock step {number}: {locks}")
+        records.by_phase.update(lock.phase for lock in list(locks.values())[:1] if lock)
+    return records
 
 
 def checked(folder: Path) -> tuple[int, dict[str, Any], str]:
@@ -171,41 +171,41 @@ def checked(folder: Path) -> tuple[int, dict[str, Any], str]:
     command = [sys.executable, "-m", "onbeat", "check-trace", str(folder), "--json", str(results)]
     path = os.pathsep.join(entry for entry in sys.path if entry)
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
-    said = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
-    return ran.returncode, said, ran.stdout + ran.stderr
+    report = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    return ran.returncode, report, ran.stdout + ran.stderr
 
 
-def judged(seen: Seen, found: Recorded, code: int, results: dict[str, Any]) -> list[str]:
+def judged(observed: Seen, records: Recorded, code: int, results: dict[str, Any]) -> list[str]:
     """Return what does not hold."""
-    wrong = list(seen.wrong)
-    if seen.violations:
-        wrong.append(f"live violations: {seen.violations}")
+    wrong = list(observed.wrong)
+    if observed.violations:
+        wrong.append(f"live violations: {observed.violations}")
     if code != 0 or results.get("findings") or not results.get("lock_steps"):
         wrong.append(f"check-trace: exit code {code}, {len(results.get('findings', []))} findings")
-    if not seen.lock_steps:
+    if not observed.lock_steps:
         wrong.append("the front end compared no lock step")
-    wrong += found.unequal[:5]
-    if len({tuple(sorted(each.items())) for each in found.collectives.values()}) != 1:
-        wrong.append(f"ranks took part in different collectives: {found.collectives}")
+    wrong += records.unequal[:5]
+    if len({tuple(sorted(kinds.items())) for kinds in records.collectives.values()}) != 1:
+        wrong.append(f"ranks took part in different collectives: {records.collectives}")
     return wrong
 
 
-def show(seen: Seen, found: Recorded, results: dict[str, Any]) -> None:
+def show(observed: Seen, records: Recorded, results: dict[str, Any]) -> None:
     """Print the figures."""
-    ends = ", ".join(f"{count:,} {reason}" for reason, count in sorted(seen.ends.items()))
-    print(f"{sum(seen.ends.values()):,} requests ({ends}), {seen.tokens:,} tokens in {seen.seconds:.1f} s")
-    for each in seen.stats:
+    ends = ", ".join(f"{count:,} {reason}" for reason, count in sorted(observed.ends.items()))
+    print(f"{sum(observed.ends.values()):,} requests ({ends}), {observed.tokens:,} tokens in {observed.seconds:.1f} s")
+    for rank_stats in observed.stats:
         print(
-            f"  rank {each.rank}: {each.steps:,} steps, {each.held_steps:,} of them held; "
-            f"{each.dummy_steps:,} dummies; {each.preemptions:,} preemptions"
+            f"  rank {rank_stats.rank}: {rank_stats.steps:,} steps, {rank_stats.held_steps:,} of them held; "
+            f"{rank_stats.dummy_steps:,} dummies; {rank_stats.preemptions:,} preemptions"
         )
-    phases = ", ".join(f"phase {phase}: {count:,}" for phase, count in found.by_phase.items() if phase is not None)
-    print(f"lock steps: {seen.lock_steps:,} compared live, {found.lock_steps:,} in the records ({phases})")
-    print(f"  not alike on all ranks: {len(found.unequal)}")
-    for rank, kinds in found.collectives.items():
+    phases = ", ".join(f"phase {phase}: {count:,}" for phase, count in records.by_phase.items() if phase is not None)
+    print(f"lock steps: {observed.lock_steps:,} compared live, {records.lock_steps:,} in the records ({phases})")
+    print(f"  not alike on all ranks: {len(records.unequal)}")
+    for rank, kinds in records.collectives.items():
         print(f"  collectives of rank {rank}: " + ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()))
     met = [row for row in results.get("invariants", []) if row["met"]]
-    print(f"violations: {sum(seen.violations.values())} live, {len(results.get('findings', []))} by check-trace")
+    print(f"violations: {sum(observed.violations.values())} live, {len(results.get('findings', []))} by check-trace")
     print(f"  ({results.get('steps', 0):,} steps, {len(met)} invariants whose premise was met)")
 
 
@@ -239,14 +239,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prefill_schedule_interval=options.interval,
             trace_dir=str(folder),
         )
-        seen = asyncio.run(serve(config, options.requests, options.seed))
-        found = recorded(folder)
-        code, results, said = checked(folder)
-    show(seen, found, results)
-    wrong = judged(seen, found, code, results)
+        observed = asyncio.run(serve(config, options.requests, options.seed))
+        records = recorded(folder)
+        code, results, output = checked(folder)
+    show(observed, records, results)
+    wrong = judged(observed, records, code, results)
     if code:
-        print(said)
-    print("\n".join(f"WRONG: {each}" for each in wrong) or "all of it holds")
+        print(output)
+    print("\n".join(f"WRONG: {message}" for message in wrong) or "all of it holds")
     return 1 if wrong else 0
 
 

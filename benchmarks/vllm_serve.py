@@ -32,9 +32,9 @@ def build(folder: Path) -> dict[str, Any]:
     """One scheduler for each column."""
     ours = importlib.import_module("onbeat_engine.vllm").OnbeatScheduler
     watch = importlib.import_module("onbeat_engine.vllm.watch").Watch
-    made = {name: peer.build_scheduler(folder, False, None if name == "stock" else ours) for name in CLASSES}
-    made["onbeat+monitor"]._watch = watch(made["onbeat+monitor"].onbeat_violations)
-    return made
+    schedulers = {name: peer.build_scheduler(folder, False, None if name == "stock" else ours) for name in CLASSES}
+    schedulers["onbeat+monitor"]._watch = watch(schedulers["onbeat+monitor"].onbeat_violations)
+    return schedulers
 
 
 def step(scheduler: Any, throttle: bool, decodes: int) -> int:

@@ -67,8 +67,8 @@ class Results:
         file = self.folder / f"{target.label}.json"
         if not file.is_file():
             return None
-        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return found if (found["class"], found["distribution"]) == (target.cls, target.distribution) else None
+        result: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return result if (result["class"], result["distribution"]) == (target.cls, target.distribution) else None
 
     def make(self, target: Target, budget: str) -> dict[str, Any]:
         """Audit a class.
@@ -89,7 +89,7 @@ class Results:
             raise EnvironmentFailedError(f"the audit itself broke: {done.output.strip()}")
         if STOPPED in done.output:
             raise EnvironmentFailedError(f"the audit of {target.label} was stopped from outside; run it again")
-        found = {
+        result = {
             "class": target.cls,
             "distribution": target.distribution,
             "vllm": target.vllm,
@@ -99,9 +99,9 @@ class Results:
             "error": None if file.is_file() else last_line(done.output),
         }
         file.unlink(missing_ok=True)
-        text = json.dumps(found, indent=1)
+        text = json.dumps(result, indent=1)
         (self.folder / f"{target.label}.json").write_text(text + "\n", encoding="utf-8")
-        return found
+        return result
 
     def package(self, target: Target) -> Path:
         """Install what a class is in, without what it depends on; return the folder."""
@@ -113,11 +113,11 @@ class Results:
             return here
         shutil.rmtree(here, ignore_errors=True)
         here.mkdir(parents=True)
-        for each in wanted:
+        for requirement in wanted:
             pip = [str(self.maker.base / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps"]
-            done = self.maker.run([*pip, "--target", str(here), each])
+            done = self.maker.run([*pip, "--target", str(here), requirement])
             if done.code:
-                raise EnvironmentFailedError(f"{each} cannot be installed: {last_line(done.output)}")
+                raise EnvironmentFailedError(f"{requirement} cannot be installed: {last_line(done.output)}")
         for name, text in target.stubs.items():
             (here / name).parent.mkdir(parents=True, exist_ok=True)
             (here / name).write_text(text, encoding="utf-8")
@@ -149,8 +149,8 @@ def main(
         except EnvironmentFailedError as error:
             print(f"error: {error}", file=sys.stderr)
             failed = True
-    known = {target.label: found for target in TARGETS if (found := results.known(target)) is not None}
-    for file in write(root / "docs", TARGETS, known):
+    audited = {target.label: found for target in TARGETS if (found := results.known(target)) is not None}
+    for file in write(root / "docs", TARGETS, audited):
         print(file)
     return 2 if failed else 0
 

@@ -47,7 +47,7 @@ class again.
 """
 
 
-def write(docs: Path, targets: Sequence[Target], known: Results) -> Iterator[Path]:
+def write(docs: Path, targets: Sequence[Target], results: Results) -> Iterator[Path]:
     """Write the document and what it links to.
 
     Args:
@@ -58,31 +58,31 @@ def write(docs: Path, targets: Sequence[Target], known: Results) -> Iterator[Pat
     Yields:
         Each file.
     """
-    stock = [target for target in targets if target.stock and target.budget != "quick" and target.label in known]
-    shown = shown_by(stock, known)
+    stock = [target for target in targets if target.stock and target.budget != "quick" and target.label in results]
+    shown = shown_by(stock, results)
     folder = docs / "findings"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for each in shown:
-        yield from each.files(folder)
+    for fault in shown:
+        yield from fault.files(folder)
     lines = [
-        HEAD.format(runs=_runs(stock, known)),
+        HEAD.format(runs=_runs(stock, results)),
         *_known_before(shown),
-        *_policy(stock, known),
-        *_overview(shown, stock, known),
-        *(line for each in shown for line in _finding(each)),
-        *_invariants(stock, known),
-        *third_party(targets, known),
+        *_policy(stock, results),
+        *_overview(shown, stock, results),
+        *(line for fault in shown for line in _finding(fault)),
+        *_invariants(stock, results),
+        *third_party(targets, results),
     ]
     page = docs / "findings.md"
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     yield page
 
 
-def _runs(stock: Sequence[Target], known: Results) -> str:
-    dates = sorted({known[target.label]["date"] for target in stock})
-    budgets = sorted({known[target.label]["budget"] for target in stock})
-    python = sorted({known[t.label]["report"]["environment"].get("python", "") for t in stock if _ran(known, t)})
+def _runs(stock: Sequence[Target], results: Results) -> str:
+    dates = sorted({results[target.label]["date"] for target in stock})
+    budgets = sorted({results[target.label]["budget"] for target in stock})
+    python = sorted({results[t.label]["report"]["environment"].get("python", "") for t in stock if _ran(results, t)})
     when = dates[0] if len(set(dates)) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "never"
     return (
         f"Audited on {when}: vLLM {', '.join(_versions(stock))}, Python {', '.join(python)}, "
@@ -94,23 +94,23 @@ def _versions(stock: Sequence[Target]) -> list[str]:
     return sorted({target.vllm for target in stock}, key=number)
 
 
-def _ran(known: Results, target: Target) -> bool:
-    return target.label in known and known[target.label]["report"] is not None
+def _ran(results: Results, target: Target) -> bool:
+    return target.label in results and results[target.label]["report"] is not None
 
 
-def _cells(stock: Sequence[Target], known: Results, value: Any) -> Iterator[str]:
+def _cells(stock: Sequence[Target], results: Results, value: Any) -> Iterator[str]:
     """Yield a cell for each version: the value of the synchronous class and of the other, once if they agree."""
     for version in _versions(stock):
         pair = [target for target in stock if target.vllm == version]
         values = [
-            value(target) if _ran(known, target) else "not run"
+            value(target) if _ran(results, target) else "not run"
             for target in sorted(pair, key=lambda target: target.asynchronous)
         ]
         yield " / ".join(dict.fromkeys(values))
 
 
-def _verdicts(known: Results, target: Target) -> dict[str, str]:
-    return {row["invariant"]: row["verdict"] for row in known[target.label]["report"]["invariants"]}
+def _verdicts(results: Results, target: Target) -> dict[str, str]:
+    return {row["invariant"]: row["verdict"] for row in results[target.label]["report"]["invariants"]}
 
 
 def _strong(verdict: str) -> str:
@@ -126,100 +126,100 @@ def _known_before(shown: Sequence[Shown]) -> Iterator[str]:
     yield "Six faults were known before the audit, from reading code and experiments. What the audit finds by itself:"
     yield ""
     rows = []
-    for place, (versions, what) in SEEN.items():
-        found = [each for each in shown if each.note is not None and each.note.seen == place]
-        where = "; ".join(f"[{each.name}](#{each.name}): {', '.join(each.labels)}" for each in found)
-        rows.append([str(place), what, versions, where or "not shown"])
+    for place, (versions, description) in SEEN.items():
+        faults = [fault for fault in shown if fault.note is not None and fault.note.seen == place]
+        where = "; ".join(f"[{fault.name}](#{fault.name}): {', '.join(fault.labels)}" for fault in faults)
+        rows.append([str(place), description, versions, where or "not shown"])
     yield from table(("", "fault", "known in", "found by the audit as"), rows)
     for place, why in NOT_SHOWN.items():
-        if not any(each.note is not None and each.note.seen == place for each in shown):
+        if not any(fault.note is not None and fault.note.seen == place for fault in shown):
             yield f"Why {place} is not shown: {why}"
             yield ""
 
 
-def _policy(stock: Sequence[Target], known: Results) -> Iterator[str]:
+def _policy(stock: Sequence[Target], results: Results) -> Iterator[str]:
     yield "## Do they keep their policy text?"
     yield ""
     rows = [
         [
             f"`{id}`",
             statement,
-            *_cells(stock, known, lambda target, id=id: _strong(_verdicts(known, target).get(id, UNKNOWN))),
+            *_cells(stock, results, lambda target, id=id: _strong(_verdicts(results, target).get(id, UNKNOWN))),
         ]
         for id, statement in STATEMENTS.items()
     ]
     yield from table(("", "statement", *_versions(stock)), rows)
 
 
-def _overview(shown: Sequence[Shown], stock: Sequence[Target], known: Results) -> Iterator[str]:
+def _overview(shown: Sequence[Shown], stock: Sequence[Target], results: Results) -> Iterator[str]:
     yield "## Which invariants do they violate?"
     yield ""
 
-    def value(each: Shown, target: Target) -> str:
-        return _strong(each.verdict(target, _verdicts(known, target)))
+    def value(fault: Shown, target: Target) -> str:
+        return _strong(fault.verdict(target, _verdicts(results, target)))
 
     for judgement, heading in (*JUDGEMENTS.items(), ("", "Not judged yet")):
-        mine = [each for each in shown if each.judgement == judgement]
+        mine = [fault for fault in shown if fault.judgement == judgement]
         if mine:
             yield f"**{heading}**"
             yield ""
             rows = [
                 [
-                    f"[{each.name}](#{each.name})",
-                    each.sentence,
-                    ", ".join(f"`{id}`" for id in each.invariants),
-                    *_cells(stock, known, lambda target, each=each: value(each, target)),
+                    f"[{fault.name}](#{fault.name})",
+                    fault.sentence,
+                    ", ".join(f"`{id}`" for id in fault.invariants),
+                    *_cells(stock, results, lambda target, fault=fault: value(fault, target)),
                 ]
-                for each in mine
+                for fault in mine
             ]
             yield from table(("finding", "description", "invariants", *_versions(stock)), rows)
 
 
-def _finding(each: Shown) -> Iterator[str]:
-    finding = each.smallest
-    yield f"### {each.name}"
+def _finding(fault: Shown) -> Iterator[str]:
+    finding = fault.smallest
+    yield f"### {fault.name}"
     yield ""
-    yield each.sentence
+    yield fault.sentence
     yield ""
-    judged = JUDGEMENTS.get(each.judgement, "Not judged yet")  # type: ignore[call-overload]  # "" is no judgement
-    yield f"{judged}.{' ' + each.note.why if each.note is not None and each.note.why else ''}"
+    judged = JUDGEMENTS.get(fault.judgement, "Not judged yet")  # type: ignore[call-overload]  # "" is no judgement
+    yield f"{judged}.{' ' + fault.note.why if fault.note is not None and fault.note.why else ''}"
     yield ""
-    yield f"Violates {', '.join(f'`{id}`' for id in each.invariants)}. The smallest run, on {each.where}:"
+    yield f"Violates {', '.join(f'`{id}`' for id in fault.invariants)}. The smallest run, on {fault.where}:"
     yield ""
     yield f"    {finding['message']}"
     yield ""
     yield "```yaml"
-    yield each.scenario_file.rstrip()
+    yield fault.scenario_file.rstrip()
     yield "```"
     yield ""
     yield "```"
     yield finding["table"].rstrip() or "no step ended"
     yield "```"
     yield ""
-    links = ", ".join(f"[{name}](findings/{name})" for name in each.file_names)
+    links = ", ".join(f"[{name}](findings/{name})" for name in fault.file_names)
     yield f"Files: {links}. The audit's messages:"
     yield ""
-    yield from (f"- `{invariant}`: {message} ({', '.join(labels)})" for invariant, message, labels in each.messages)
+    yield from (f"- `{invariant}`: {message} ({', '.join(labels)})" for invariant, message, labels in fault.messages)
     yield ""
 
 
-def _invariants(stock: Sequence[Target], known: Results) -> Iterator[str]:
+def _invariants(stock: Sequence[Target], results: Results) -> Iterator[str]:
     yield "## Every invariant"
     yield ""
     yield "The verdicts on each invariant, in any way. `load-bounded` is left out: loads in vLLM have no deadline."
     yield ""
     statements: dict[str, str] = {}
     for target in stock:
-        if _ran(known, target):
-            for row in known[target.label]["report"]["invariants"]:
+        if _ran(results, target):
+            for row in results[target.label]["report"]["invariants"]:
                 statements.setdefault(row["invariant"], row["statement"])
     rows = [
         [
             f"`{id}`",
-            said,
-            *_cells(stock, known, lambda target, id=id: _strong(_verdicts(known, target).get(id, "not asked"))),
+            statement,
+            *_cells(stock, results, lambda target, id=id: _strong(_verdicts(results, target).get(id, "not asked"))),
         ]
-        for id, said in statements.items()
+        for id, statement in statements.items()
         if id not in STATEMENTS
     ]
     yield from table(("invariant", "statement", *_versions(stock)), rows)

@@ -142,22 +142,22 @@ class Shown:
 
     def verdict(self, target: Target, verdicts: Mapping[str, str]) -> str:
         """Return what is known of it on a class, given that class's verdicts on the invariants."""
-        if any(found == target for found, _ in self.found):
+        if any(violating == target for violating, _ in self.found):
             return "violated"
-        asked = {id for id, _ in self.note.ways} if self.note is not None else set(self.invariants)
-        mine = {verdicts[id] for id in asked if id in verdicts}
-        for verdict, told in (("violated", "not seen"), ("undecided", "undecided"), ("holds", "holds")):
+        invariants = {id for id, _ in self.note.ways} if self.note is not None else set(self.invariants)
+        mine = {verdicts[id] for id in invariants if id in verdicts}
+        for verdict, label in (("violated", "not seen"), ("undecided", "undecided"), ("holds", "holds")):
             if verdict in mine:
-                return told
+                return label
         return "vacuous"
 
 
-def shown_by(targets: Sequence[Target], known: Mapping[str, Any]) -> list[Shown]:
+def shown_by(targets: Sequence[Target], results: Mapping[str, Any]) -> list[Shown]:
     """Put the findings of these classes together, in the order of the notes; those without one come last."""
     with_note: dict[str, Shown] = {}
     without: dict[tuple[str, str], Shown] = {}
     for target in targets:
-        report = known[target.label]["report"]
+        report = results[target.label]["report"]
         for finding in report["findings"] if report is not None else ():
             id, way = finding["invariant"], way_of(finding)
             note = note_for(id, way, number(target.vllm))

@@ -19,9 +19,9 @@ results for SGLang's are in [delayer.md](delayer.md).
 """
 
 
-def third_party(targets: Sequence[Target], known: Mapping[str, Any]) -> Iterator[str]:
+def third_party(targets: Sequence[Target], results: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the section."""
-    mine = [target for target in targets if not target.stock and target.label in known]
+    mine = [target for target in targets if not target.stock and target.label in results]
     if not mine:
         return
     yield INTRODUCTION
@@ -31,14 +31,14 @@ def third_party(targets: Sequence[Target], known: Mapping[str, Any]) -> Iterator
             target.distribution.replace("==", " "),
             f"`{target.cls.rpartition(':')[2]}`",
             target.vllm,
-            *_verdicts(known[target.label]),
+            *_verdicts(results[target.label]),
         ]
         for target in mine
     ]
     head = ("", "package", "class", "vLLM", "before running", "keeps its vLLM's text", "of its own", "inherited")
     yield from table(head, rows)
     for target in mine:
-        yield from _section(target, known[target.label])
+        yield from _section(target, results[target.label])
 
 
 def _verdicts(result: Mapping[str, Any]) -> tuple[str, str, str, str]:

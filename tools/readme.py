@@ -43,13 +43,13 @@ MARK = "\x1e"
 
 def commands(block: str) -> list[str]:
     """Return the commands of a block, continuation lines joined to the line that they continue."""
-    found: list[str] = []
+    lines: list[str] = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            found.append(line[2:])
-        elif found and found[-1].endswith("\\"):
-            found[-1] += "\n" + line
-    return found
+            lines.append(line[2:])
+        elif lines and lines[-1].endswith("\\"):
+            lines[-1] += "\n" + line
+    return lines
 
 
 @cache
@@ -86,8 +86,8 @@ def excerpt(body: str, source: str) -> str:
         ValueError: the source has no such function, or no such line outside functions.
     """
     lines = source.splitlines()
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    functions = {node.name: node for node in sorted(found, key=lambda node: -node.lineno)}  # the first of a name
+    definitions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    functions = {node.name: node for node in sorted(definitions, key=lambda node: -node.lineno)}  # the first of a name
     kept: list[str] = []
     shown = False  # the function above has been written; what the excerpt had of it ends with an empty line
     for line in body.splitlines():
@@ -142,8 +142,8 @@ def main() -> int:
     options = parser.parse_args()
     stale = 0
     for name in options.pages or PAGES:
-        text, found = check_page(name, slow=options.all)
-        stale += found
+        text, count = check_page(name, slow=options.all)
+        stale += count
         if options.write:
             (ROOT / name).write_text(text, encoding="utf-8")
     return 1 if stale and not options.write else 0

@@ -98,8 +98,8 @@ class Audited:
         if id is not None:
             checks = [self._checks[id]]
         else:
-            known = {"signature", "suite", *invariants()}
-            checks = [check for name, check in self._checks.items() if name not in known]
+            others = {"signature", "suite", *invariants()}
+            checks = [check for name, check in self._checks.items() if name not in others]
             if not checks:
                 pytest.skip("a class of this family has no policy text of its own version")
         failures = [text for text in map(self._failure, checks) if text is not None]
@@ -198,17 +198,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _factory(cls: type[SchedulerContract], name: str) -> Any:
     """Return the class or function that a subclass names."""
-    found = getattr_static(cls, "scheduler")
-    if isinstance(found, str):
-        return _loaded(found)
-    if isinstance(found, staticmethod):
-        return found.__func__
-    if isfunction(found):
-        takes_self = len(signature(found).parameters) > 2
-        return getattr(cls(), "scheduler") if takes_self else found  # noqa: B009  (its type is that of the class)
-    if callable(found):
-        return found
-    pytest.fail(f"{name}.scheduler is {found!r}; set it to a scheduler class", pytrace=False)
+    scheduler = getattr_static(cls, "scheduler")
+    if isinstance(scheduler, str):
+        return _loaded(scheduler)
+    if isinstance(scheduler, staticmethod):
+        return scheduler.__func__
+    if isfunction(scheduler):
+        takes_self = len(signature(scheduler).parameters) > 2
+        return getattr(cls(), "scheduler") if takes_self else scheduler  # noqa: B009  (its type is that of the class)
+    if callable(scheduler):
+        return scheduler
+    pytest.fail(f"{name}.scheduler is {scheduler!r}; set it to a scheduler class", pytrace=False)
 
 
 def _loaded(text: str) -> type:
@@ -243,12 +243,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Load the class that is asked for."""
-    given = {name: config.getoption(f"onbeat_{name}") for name in OPTIONS}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {name: config.getoption(f"onbeat_{name}") for name in OPTIONS}
+    options = {name: value for name, value in options.items() if value is not None}
     name = config.getoption("onbeat_scheduler")
     if name is None:
-        if given:
-            raise pytest.UsageError(f"--onbeat-{next(iter(given))} needs --onbeat-scheduler MODULE:CLASS")
+        if options:
+            raise pytest.UsageError(f"--onbeat-{next(iter(options))} needs --onbeat-scheduler MODULE:CLASS")
         return
     from onbeat_proofs.audit.adapters import AUTO
     from onbeat_proofs.foreign.policies import policy_of
@@ -256,9 +256,9 @@ def pytest_configure(config: pytest.Config) -> None:
     from onbeat_spec.errors import OnbeatError
 
     try:
-        config.stash[TARGET] = AuditTarget(load_scheduler(name), name, **given)
-        if "policy" in given and given["policy"] != AUTO:
-            policy_of(given["policy"])
+        config.stash[TARGET] = AuditTarget(load_scheduler(name), name, **options)
+        if "policy" in options and options["policy"] != AUTO:
+            policy_of(options["policy"])
     except OnbeatError as error:
         raise pytest.UsageError(f"--onbeat-scheduler: {error}") from None
     if config.args_source is not pytest.Config.ArgsSource.ARGS:

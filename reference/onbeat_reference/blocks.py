@@ -86,14 +86,14 @@ class BlockPool(CountingPool):
 
     def _hashes(self, request: Request, count: int) -> list[bytes]:
         """Return the chain hashes of the first `count` blocks; each covers its tokens and the hash before it."""
-        known = request.hashes
+        hashes = request.hashes
         size = self.block_size
-        while len(known) < count:
-            start = len(known) * size
-            parent = known[-1] if known else _root(request.cache_salt)
+        while len(hashes) < count:
+            start = len(hashes) * size
+            parent = hashes[-1] if hashes else _root(request.cache_salt)
             block = parent + array("q", request.tokens[start : start + size]).tobytes()
-            known.append(blake2b(block, digest_size=16).digest())
-        return known if len(known) == count else known[:count]
+            hashes.append(blake2b(block, digest_size=16).digest())
+        return hashes if len(hashes) == count else hashes[:count]
 
     # Ids behind the counts.
 

@@ -186,9 +186,9 @@ class Lifecycle:
     def _void(self, flight: InFlight, request: Request, valid: int) -> None:
         """A load within a step failed: what is sampled on it is void, also if the request was preempted since."""
         del flight.loads[request]
-        for each in self.in_flight:
-            if request in each.sampling:
-                each.sampling.remove(request)
+        for other in self.in_flight:
+            if request in other.sampling:
+                other.sampling.remove(request)
         if request.place is Place.RUNNING and request not in flight.preempted:
             self._roll_back(request, valid)
 
@@ -266,9 +266,9 @@ class Lifecycle:
 
     def _end(self, request: Request, tokens: Sequence[int]) -> Sequence[int]:
         """End a request whose last token is among `tokens`, the latest it got; return them up to that one."""
-        stops, known = request.stop_token_ids, request.num_tokens - len(tokens)
-        count = next(n for n, token in enumerate(tokens, 1) if token in stops or known + n >= request.limit)
-        request.num_tokens = known + count
+        stops, before = request.stop_token_ids, request.num_tokens - len(tokens)
+        count = next(n for n, token in enumerate(tokens, 1) if token in stops or before + n >= request.limit)
+        request.num_tokens = before + count
         if count < len(tokens):
             del request.tokens[count - len(tokens) :]  # from the end: what a request knows may be symbolic
         self._finish(request, FinishReason.STOP if tokens[count - 1] in stops else FinishReason.LENGTH)

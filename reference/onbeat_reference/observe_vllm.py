@@ -122,13 +122,13 @@ def by_priority(scheduler: Vllm) -> bool:
 
 def view_of(scheduler: Vllm, request: Vllm, arrival: int, *, ahead: int = 1) -> View:
     """Return a vLLM request as it stands now; `ahead` says for which step: 1 = the next one, 0 = the latest."""
-    known: int = request.num_tokens
+    num_tokens: int = request.num_tokens
     computed, external = request.num_computed_tokens, 0
     place, ready = place_of(scheduler, request, ahead)
     if place is Place.PARKED:
         computed, external = 0, computed
     elif place is Place.WAITING and computed and not getattr(request, "resumable", False):
-        computed = external = min(computed, known - 1)
+        computed = external = min(computed, num_tokens - 1)
     groups = block_ids(scheduler, request.request_id)
     num_blocks = sum(map(len, groups))
     return View(
@@ -137,9 +137,9 @@ def view_of(scheduler: Vllm, request: Vllm, arrival: int, *, ahead: int = 1) -> 
         arrival=arrival,
         limit=min(request.num_prompt_tokens + request.max_tokens, scheduler.max_model_len),
         num_prompt=request.num_prompt_tokens,
-        num_tokens=known,
+        num_tokens=num_tokens,
         # The synchronous class keeps no placeholders; its draft tokens count as computed until their step is back.
-        num_placeholders=max(request.num_output_placeholders, computed - known),
+        num_placeholders=max(request.num_output_placeholders, computed - num_tokens),
         num_computed=computed,
         num_drafts=len(request.spec_token_ids),
         external=external,
@@ -204,7 +204,7 @@ def observe_vllm(scheduler: Vllm, arrivals: Arrivals | None = None, *, in_flight
     waiting = tuple(id for id in rest if id not in views or views[id].place is not Place.PARKED)
     parked = tuple(id for id in rest if id in views and views[id].place is Place.PARKED)
     # Ended, and its blocks stay until the connector has let go of them: no live request, but an owner.
-    requests = {f"{id}#{each.arrival}" if each.place is Place.FINISHED else id: each for id, each in views.items()}
+    requests = {f"{id}#{view.arrival}" if view.place is Place.FINISHED else id: view for id, view in views.items()}
     held = {block for id in views for group in block_ids(scheduler, id) for block in group}
     by_running = {block for id in running if id in views for group in block_ids(scheduler, id) for block in group}
     for _, blocks in getattr(scheduler, "deferred_frees", ()):
@@ -215,10 +215,10 @@ def observe_vllm(scheduler: Vllm, arrivals: Arrivals | None = None, *, in_flight
         waiting=waiting,
         parked=parked,
         free=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
-        promised=sum(each.reserved for each in views.values()),
+        promised=sum(view.reserved for view in views.values()),
         saturated=bool(getattr(scheduler, "prefill_capacity_bound", False)),
         num_running=len(running),
-        num_loading=len(parked) + sum(1 for each in views.values() if each.place is Place.FINISHED),
+        num_loading=len(parked) + sum(1 for view in views.values() if view.place is Place.FINISHED),
         # vLLM gives a slot to who runs, not to who loads.
         num_slots=len(running),
         held=len(held),
@@ -340,9 +340,9 @@ def _held(step: Step, before: State, after: State, config: Config, chunks: Colle
 
 def _prefills(step: Step, now: View) -> bool:
     """Whether a scheduled request had more than one token of local work."""
-    given = step.scheduled[now.id] - step.drafts.get(now.id, 0)
+    scheduled = step.scheduled[now.id] - step.drafts.get(now.id, 0)
     left = max(0, now.num_tokens - now.num_computed)
-    return not is_decode(given + left)
+    return not is_decode(scheduled + left)
 
 
 def facts_of(config: Config, before: State, step: Step, after: State) -> Facts:

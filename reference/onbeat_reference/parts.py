@@ -105,16 +105,16 @@ def left_waiting(waiting: Iterable[R], now: int, holders: int) -> list[R]:
         holders: how many of them hold blocks.
     """
     left: list[R] = []
-    found = seen_fresh = False
+    seen_ready = seen_fresh = False
     for request in waiting:
         if request.eligible_at > now:
             if request.num_blocks > 0:
                 left.append(request)
             continue
         fresh = request.num_blocks == 0 and request.remote_tokens == 0 and not is_decode(local_work(request))
-        if (fresh and not seen_fresh) or not found:
+        if (fresh and not seen_fresh) or not seen_ready:
             left.append(request)
-        found, seen_fresh = True, seen_fresh or fresh
+        seen_ready, seen_fresh = True, seen_fresh or fresh
         if seen_fresh and not holders:
             break
     return left

@@ -18,14 +18,14 @@ from onbeat_spec.errors import OnbeatError, RequestRefused
 from onbeat_spec.records import LockStep, State, Step
 from onbeat_spec.trace import (
     Accepted,
+    CacheReset,
     Crashed,
     Header,
     Idle,
     Notice,
     NoticeKind,
-    Pause,
+    PauseChanged,
     Refused,
-    Reset,
     StepRecord,
     Update,
 )
@@ -116,14 +116,14 @@ class Recorder:
         """Outputs of a step were delivered."""
         delivered = outputs.tokens
         tokens = {id: count for id in step.scheduled if (count := len(delivered.get(id, ()))) != 1}
-        tokens.update((id, len(got)) for id, got in delivered.items() if id not in step.scheduled)
+        tokens.update((id, len(more)) for id, more in delivered.items() if id not in step.scheduled)
         finished = {r.id: "error" if r.finish_reason is None else r.finish_reason.value for r in outputs.finished}
         self.writer.write(Update(step.index, tokens, finished, self._now()))
 
-    def noticed(self, what: NoticeKind, id: str, known: bool, before: State, after: State) -> None:
+    def noticed(self, kind: NoticeKind, id: str, known: bool, before: State, after: State) -> None:
         """A request was aborted, or its load ended; these were the sums around it."""
-        told = not known and before != after
-        self.writer.write(Notice(what, id, known, before if told else None, after if told else None))
+        changed = not known and before != after
+        self.writer.write(Notice(kind, id, known, before if changed else None, after if changed else None))
 
     def _now(self) -> float:
         return round(time.monotonic() - self._began, 5)
@@ -234,31 +234,31 @@ class RecorderMixin(Base):
         """Pause, and record it."""
         super().pause(mode)
         if self.recorder is not None:
-            self.recorder.writer.write(Pause(mode))
+            self.recorder.writer.write(PauseChanged(mode))
 
     def resume(self) -> None:
         """Resume, and record it."""
         super().resume()
         if self.recorder is not None:
-            self.recorder.writer.write(Pause(None))
+            self.recorder.writer.write(PauseChanged(None))
 
     def reset_prefix_cache(self) -> None:
         """Preempt whatever runs, and record whom."""
         ran = tuple(request.id for request in self.running)
         super().reset_prefix_cache()
         if self.recorder is not None:
-            self.recorder.writer.write(Reset(ran))
+            self.recorder.writer.write(CacheReset(ran))
 
-    def _told(self, what: NoticeKind, known: bool, request: Request, call: Any, *more: Any) -> object:
+    def _told(self, kind: NoticeKind, known: bool, request: Request, call: Any, *more: Any) -> object:
         if self.recorder is None:
             return call(request, *more)
         before = self.recorder.sums()
         try:
             result = call(request, *more)
         except Exception as error:
-            self._crashed(what, error)
+            self._crashed(kind, error)
             raise
-        self.recorder.noticed(what, request.id, known, before, self.recorder.sums())
+        self.recorder.noticed(kind, request.id, known, before, self.recorder.sums())
         return result
 
     def _crashed(self, call: str, error: Exception) -> None:

@@ -36,7 +36,7 @@ class TwoRuns:
     """A running decode could run in the step."""
 
 
-def always(*seen: object) -> bool:
+def always(*evidence: object) -> bool:
     """Count every occurrence of an event."""
     return True
 

@@ -62,18 +62,18 @@ class GroupMonitor:
         return self._complete()
 
     def _complete(self) -> list[GroupStep]:
-        found = []
+        complete = []
         while self._waiting and self.lacking() is None:
             heads = {rank: steps[0] for rank, steps in self._waiting.items()}
             if self._start is None:
-                self._start = max(each.lock.number for each in heads.values())
-            number = min(each.lock.number for each in heads.values())
-            here = {rank: each for rank, each in heads.items() if each.lock.number == number}
+                self._start = max(member.lock.number for member in heads.values())
+            number = min(member.lock.number for member in heads.values())
+            here = {rank: member for rank, member in heads.items() if member.lock.number == number}
             for rank in here:
                 self._waiting[rank].popleft()
                 if rank in self._gone and not self._waiting[rank]:
                     del self._waiting[rank]
             if number >= self._start and len(self._met) > 1:
                 # Who has gone has no later lock step; who has one was there before, and missed this.
-                found.append(GroupStep(number, here, tuple(sorted(heads.keys() - here.keys()))))
-        return found
+                complete.append(GroupStep(number, here, tuple(sorted(heads.keys() - here.keys()))))
+        return complete

@@ -125,14 +125,14 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseChanged:
     """Scheduling was paused, or with mode None resumed."""
 
     mode: PauseMode | None
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class CacheReset:
     """These requests were preempted outside of a step, with the prefix cache emptied."""
 
     preempted: tuple[str, ...]
@@ -145,6 +145,6 @@ class Crashed:
     error: str
 
 
-Record = StepRecord | Idle | Update | Accepted | Refused | Notice | Pause | Reset | Crashed
+Record = StepRecord | Idle | Update | Accepted | Refused | Notice | PauseChanged | CacheReset | Crashed
 
-CONFIG_DEFAULTS = {each.name: each.default for each in fields(Config)}
+CONFIG_DEFAULTS = {field.name: field.default for field in fields(Config)}

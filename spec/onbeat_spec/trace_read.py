@@ -14,16 +14,16 @@ from onbeat_spec.trace import (
     FORMAT,
     VERSION,
     Accepted,
+    CacheReset,
     Crashed,
     Header,
     Idle,
     Notice,
     NoticeKind,
-    Pause,
+    PauseChanged,
     PauseMode,
     Record,
     Refused,
-    Reset,
     StepRecord,
     Update,
 )
@@ -165,14 +165,14 @@ def _state(base: State) -> Callable[[object, str], State]:
         totals = {name: keys.take(name, integer, getattr(base, name)) for name in TOTALS}
         saturated = keys.take("saturated", boolean, base.saturated)
         requests: dict[str, View] = {}
-        for index, each in enumerate(keys.take("requests", list_of(lambda value, _: value), ())):
+        for index, item in enumerate(keys.take("requests", list_of(lambda value, _: value), ())):
             at = f"{where}.requests[{index}]"
-            if isinstance(each, str):
-                if each not in base.requests:
-                    raise Wrong(f"{at} is {show(each)}, which does not stand in the state that this one refers to")
-                requests[each] = base.requests[each]
+            if isinstance(item, str):
+                if item not in base.requests:
+                    raise Wrong(f"{at} is {show(item)}, which does not stand in the state that this one refers to")
+                requests[item] = base.requests[item]
             else:
-                key, request = _read_view(each, at)
+                key, request = _read_view(item, at)
                 requests[key] = request
         lists = {name: keys.take(name, strings, None) for name, _ in LISTS}
         keys.done(_STATE_KEYS)
@@ -306,9 +306,9 @@ def _read_notice(keys: Keys) -> Notice:
     )
 
 
-def _read_pause(keys: Keys) -> Pause:
+def _read_pause(keys: Keys) -> PauseChanged:
     mode: Literal["new", "all", "none"] = keys.take("pause", one_of("new", "all", "none"))
-    return Pause(None if mode == "none" else mode)
+    return PauseChanged(None if mode == "none" else mode)
 
 
 _OTHERS: dict[str, tuple[Callable[[Keys], Record], tuple[str, ...]]] = {
@@ -326,7 +326,7 @@ _OTHERS: dict[str, tuple[Callable[[Keys], Record], tuple[str, ...]]] = {
     ),
     "notice": (_read_notice, ("notice", "id", "known", "before", "after")),
     "pause": (_read_pause, ("pause",)),
-    "reset": (lambda keys: Reset(tuple(keys.take("reset", strings))), ("reset",)),
+    "reset": (lambda keys: CacheReset(tuple(keys.take("reset", strings))), ("reset",)),
     "crashed": (lambda keys: Crashed(keys.take("crashed", string)), ("crashed",)),
 }
 
@@ -335,10 +335,10 @@ def _read_record(packed: object, config: Config) -> Record:
     if isinstance(packed, dict):
         if "step" in packed:
             return _read_step(packed, config)
-        for name, (read, known) in _OTHERS.items():
+        for name, (read, allowed) in _OTHERS.items():
             if name in packed:
                 keys = Keys(packed, name)
                 record = read(keys)
-                keys.done(known)
+                keys.done(allowed)
                 return record
     raise Wrong(f"{show(packed)} is no record: it has none of step, {', '.join(_OTHERS)}")

@@ -31,9 +31,9 @@ class Keys:
         self.taken += 1
         return kind(value, f"{self.where}.{key}")
 
-    def done(self, known: Collection[str]) -> None:
+    def done(self, allowed: Collection[str]) -> None:
         if self.taken != len(self.packed):
-            unknown = next(key for key in self.packed if key not in known)
+            unknown = next(key for key in self.packed if key not in allowed)
             raise Wrong(f"{self.where} has the unknown key {unknown!r}")
 
 
@@ -64,7 +64,7 @@ def list_of(kind: Callable[[object, str], Any]) -> Callable[[object, str], list[
     def read(value: object, where: str) -> list[Any]:
         if not isinstance(value, list):
             raise Wrong(f"{where} is {show(value)}; it must be a list")
-        return [kind(each, f"{where}[{index}]") for index, each in enumerate(value)]
+        return [kind(item, f"{where}[{index}]") for index, item in enumerate(value)]
 
     return read
 
@@ -73,8 +73,8 @@ def map_of(kind: Callable[[object, str], Any]) -> Callable[[object, str], dict[s
     def read(value: object, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise Wrong(f"{where} is {show(value)}; it must be an object")
-        for key, each in value.items():
-            kind(each, f"{where}[{key!r}]")
+        for key, item in value.items():
+            kind(item, f"{where}[{key!r}]")
         return value
 
     return read

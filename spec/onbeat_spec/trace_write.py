@@ -10,14 +10,14 @@ from onbeat_spec.trace import (
     FORMAT,
     VERSION,
     Accepted,
+    CacheReset,
     Crashed,
     Header,
     Idle,
     Notice,
-    Pause,
+    PauseChanged,
     Record,
     Refused,
-    Reset,
     StepRecord,
     Update,
 )
@@ -64,7 +64,7 @@ def _step_record(record: StepRecord, max_tokens: int) -> Json:
         if value := getattr(step, name):
             packed[name] = value
     if step.evictions:
-        packed["evictions"] = [list(each) for each in step.evictions]
+        packed["evictions"] = [list(eviction) for eviction in step.evictions]
     if step.budget != max_tokens - sum(step.scheduled.values()):
         packed["budget"] = step.budget
     if step.wrote_flag != step.offers_admission:
@@ -96,9 +96,9 @@ def pack_state(state: State, base: State) -> Json:
     if state.saturated != base.saturated:
         packed["saturated"] = state.saturated
     if state.requests:
-        known = base.requests
+        earlier = base.requests
         packed["requests"] = [
-            key if known.get(key) == each else _view(key, each) for key, each in state.requests.items()
+            key if earlier.get(key) == view else _view(key, view) for key, view in state.requests.items()
         ]
     for name, place in LISTS:
         ids: tuple[str, ...] = getattr(state, name)
@@ -109,20 +109,20 @@ def pack_state(state: State, base: State) -> Json:
 
 def standing(requests: Iterable[tuple[str, View]], place: Place) -> tuple[str, ...]:
     """Return the keys of those that stand in one place, as a state lists them unless it says otherwise."""
-    return tuple([key for key, each in requests if each.place is place])
+    return tuple([key for key, view in requests if view.place is place])
 
 
-def _view(key: str, each: View) -> Json:
-    packed: Json = {"id": each.id}
-    if key != each.id:
+def _view(key: str, view: View) -> Json:
+    packed: Json = {"id": view.id}
+    if key != view.id:
         packed["key"] = key
-    for name, value, default in zip(View._fields[1:-1], each[1:-1], NO_VIEW[1:-1], strict=True):
+    for name, value, default in zip(View._fields[1:-1], view[1:-1], NO_VIEW[1:-1], strict=True):
         if value != default and name != "num_tokens":
             packed[name] = value
-    if each.num_tokens != each.num_prompt:
-        packed["num_tokens"] = each.num_tokens
-    if each.place is not Place.RUNNING:
-        packed["place"] = each.place.value
+    if view.num_tokens != view.num_prompt:
+        packed["num_tokens"] = view.num_tokens
+    if view.place is not Place.RUNNING:
+        packed["place"] = view.place.value
     return packed
 
 
@@ -194,10 +194,10 @@ _OTHERS: dict[type, Callable[[Any], Json]] = {
     Header: _header,
     Idle: _idle,
     Update: _update,
-    Accepted: lambda each: {"accepted": each.id, "num_prompt": each.num_prompt, "limit": each.limit},
-    Refused: lambda each: {"refused": each.id, "num_prompt": each.num_prompt},
+    Accepted: lambda record: {"accepted": record.id, "num_prompt": record.num_prompt, "limit": record.limit},
+    Refused: lambda record: {"refused": record.id, "num_prompt": record.num_prompt},
     Notice: _notice,
-    Pause: lambda each: {"pause": each.mode or "none"},
-    Reset: lambda each: {"reset": list(each.preempted)},
-    Crashed: lambda each: {"crashed": each.error},
+    PauseChanged: lambda record: {"pause": record.mode or "none"},
+    CacheReset: lambda record: {"reset": list(record.preempted)},
+    Crashed: lambda record: {"crashed": record.error},
 }

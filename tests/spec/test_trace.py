@@ -17,14 +17,14 @@ from onbeat_spec.records import Eviction, Filler, LockStep, Place, State, Step, 
 from onbeat_spec.trace import (
     VERSION,
     Accepted,
+    CacheReset,
     Crashed,
     Header,
     Idle,
     Notice,
-    Pause,
+    PauseChanged,
     Record,
     Refused,
-    Reset,
     StepRecord,
     Update,
 )
@@ -106,8 +106,8 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(Accepted, IDS, INTS, INTS),
     st.builds(Refused, IDS, INTS),
     notices(),
-    st.builds(Pause, st.sampled_from([None, "new", "all"])),
-    st.builds(Reset, TUPLES),
+    st.builds(PauseChanged, st.sampled_from([None, "new", "all"])),
+    st.builds(CacheReset, TUPLES),
     st.builds(Crashed, st.text(max_size=20)),
 )
 

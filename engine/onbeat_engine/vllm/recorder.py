@@ -17,7 +17,7 @@ from onbeat_engine.vllm.trace import VllmTraceRecorder
 from onbeat_reference.observe_vllm import paused
 from onbeat_reference.trace_writer import TraceOptions
 from onbeat_spec.records import LockStep, View
-from onbeat_spec.trace import Crashed, Idle, Pause, PauseMode
+from onbeat_spec.trace import Crashed, Idle, PauseChanged, PauseMode
 
 log = logging.getLogger("onbeat.trace")
 
@@ -80,7 +80,7 @@ class VllmRecorder:
         """Pause or resume, and record it."""
         result = super().set_pause_state(*args, **kwargs)  # type: ignore[misc]  # as above
         mode: PauseMode | None = {"new": "new", "all": "all"}.get(paused(self) or "")  # type: ignore[assignment]  # these two
-        self._onbeat(lambda recorder: recorder.writer.write(Pause(mode)))
+        self._onbeat(lambda recorder: recorder.writer.write(PauseChanged(mode)))
         return result
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ from onbeat_reference.observe_vllm import (
 from onbeat_reference.parts import Totals, left_waiting, partial, was
 from onbeat_reference.trace_writer import TraceOptions, TraceWriter
 from onbeat_spec.records import LockStep, Place, State, Step, View
-from onbeat_spec.trace import Accepted, Header, Notice, PauseMode, Reset, StepRecord, Update
+from onbeat_spec.trace import Accepted, CacheReset, Header, Notice, PauseMode, StepRecord, Update
 
 Vllm = Any
 
@@ -214,7 +214,7 @@ class VllmTraceRecorder:
         if self.look is not None:
             self.victims[request.request_id] = was._replace(num_blocks=released)
         else:
-            self.writer.write(Reset((request.request_id,)))
+            self.writer.write(CacheReset((request.request_id,)))
 
     def updated(self, output: Vllm, results: Vllm) -> None:
         """Outputs of a step were delivered."""

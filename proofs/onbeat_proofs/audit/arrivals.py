@@ -155,13 +155,13 @@ def drive(
 class _Track:
     """What the driver knows of a request that was accepted and has not ended."""
 
-    __slots__ = ("arrived", "due", "got", "last")
+    __slots__ = ("arrived", "delivered", "due", "last")
 
     def __init__(self, arrived: float, due: int) -> None:
         self.arrived = arrived
         self.due = due
         """Tokens until it must end."""
-        self.got = 0
+        self.delivered = 0
         self.last = arrived
         """When its latest token came."""
 
@@ -308,15 +308,15 @@ class _Run:
             if track is None:
                 self.wrong.add(id)
                 continue
-            if track.got:
+            if track.delivered:
                 gap(now - track.last)
             else:
                 self.ttft.append(now - track.arrived)
             track.last = now
-            track.got += len(tokens)
+            track.delivered += len(tokens)
         for request in outputs.finished:
             track = tracks.pop(request.id, None)
-            if track is None or track.got != track.due:
+            if track is None or track.delivered != track.due:
                 self.wrong.add(request.id)
             if track is not None:
                 self.ended += 1

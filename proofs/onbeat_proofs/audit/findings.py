@@ -48,8 +48,8 @@ class Smallest:
 
     def shows(self, scenario: Scenario, key: tuple[str, str], factory: Factory) -> Violation | None:
         """Return the first violation of a kind in a scenario."""
-        seen = replay_runs(scenario, factory, self.policy, expects=False).violations
-        return next((v for v in seen if (v.invariant, kind_of(v.message, scenario)) == key), None)
+        violations = replay_runs(scenario, factory, self.policy, expects=False).violations
+        return next((v for v in violations if (v.invariant, kind_of(v.message, scenario)) == key), None)
 
     def finding(self, violation: Violation, scenario: Scenario, check: str) -> Finding:
         """Make a scenario small, and describe what it shows."""
@@ -60,10 +60,10 @@ class Smallest:
         key = id, kind_of(violation.message, scenario)
 
         def shown(candidate: Scenario) -> Violation | None:
-            found = self.shows(candidate, key, self.factory)
-            if found is None or self.base is None or id in STATEMENTS:
-                return found
-            return found if self.shows(candidate, key, self.adapter.factory(self.base)) is None else None
+            own = self.shows(candidate, key, self.factory)
+            if own is None or self.base is None or id in STATEMENTS:
+                return own
+            return own if self.shows(candidate, key, self.adapter.factory(self.base)) is None else None
 
         prepared = self.adapter.prepare(self.cls, Scenario(scenario.name))
         plain = prepared.config if prepared is not None else Config()

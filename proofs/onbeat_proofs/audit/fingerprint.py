@@ -153,12 +153,12 @@ def _everything(driver: Driver) -> object:
 def _shape(driver: Driver, late: bool) -> Any:
     scheduler = driver.scheduler
     now, cached = scheduler.num_steps, scheduler.config.enable_prefix_caching
-    known = [*scheduler.requests.values(), *scheduler.orphans]
-    names = {request.id: place for place, request in enumerate(known)}
-    places = {id(request): place for place, request in enumerate(known)}
+    requests = [*scheduler.requests.values(), *scheduler.orphans]
+    names = {request.id: place for place, request in enumerate(requests)}
+    places = {id(request): place for place, request in enumerate(requests)}
     pool: Any = scheduler.pool
     return (
-        [_request(request, driver.tracks[request.id][-1], now, cached) for request in known],
+        [_request(request, driver.tracks[request.id][-1], now, cached) for request in requests],
         [[places.get(id(request), -1) for request in listed] for listed in _lists(scheduler)],
         _plain(scheduler),
         (pool.free, pool.promised),

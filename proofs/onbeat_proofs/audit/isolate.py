@@ -55,20 +55,20 @@ def audit_apart(
     Raises:
         OnbeatError: whatever the audit raises: there is no such class, it cannot be driven, vLLM is missing.
     """
-    began, known = monotonic(), AuditReport(job.scheduler, job.policy, job.budget, job.seed)
+    began, report = monotonic(), AuditReport(job.scheduler, job.policy, job.budget, job.seed)
 
-    def told(news: Any) -> None:
-        nonlocal known
+    def receive(news: Any) -> None:
+        nonlocal report
         if isinstance(news, AuditReport):
-            known = news
+            report = news
         else:
             progress(*news)
 
-    found = run_apart(_audit, job, LIMIT_S[job.budget] if limit_s is None else limit_s, told)
-    if isinstance(found, AuditReport):
-        return found
-    known.seconds = monotonic() - began
-    return _dead(known, found)
+    answer = run_apart(_audit, job, LIMIT_S[job.budget] if limit_s is None else limit_s, receive)
+    if isinstance(answer, AuditReport):
+        return answer
+    report.seconds = monotonic() - began
+    return _dead(report, answer)
 
 
 def _dead(report: AuditReport, died: Died) -> AuditReport:

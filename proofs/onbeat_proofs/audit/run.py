@@ -131,7 +131,7 @@ class _Audit:
         self.stop_at_first = stop_at_first
         self.progress = progress
         self.report = report
-        self.found: dict[Key, tuple[Violation, Scenario, str]] = {}
+        self.by_kind: dict[Key, tuple[Violation, Scenario, str]] = {}
         """For each invariant and each way in which it is violated, the shortest run."""
         self.base = adapter.base(cls) if report.own else None
         self.smallest = Smallest(
@@ -152,8 +152,8 @@ class _Audit:
         if self.hangs > 1:
             return True
         if isinstance(self.stop_at_first, bool):
-            return self.stop_at_first and bool(self.found)
-        return any(id in self.stop_at_first for id, _ in self.found)
+            return self.stop_at_first and bool(self.by_kind)
+        return any(id in self.stop_at_first for id, _ in self.by_kind)
 
     @property
     def over(self) -> bool:
@@ -170,15 +170,15 @@ class _Audit:
             key = id, kind_of(violation.message, scenario)
             if self.report.first_s is None:
                 self.report.first_s = perf_counter() - self.began
-            if key not in self.found and self.inherited.in_the_same_run(key, scenario):
+            if key not in self.by_kind and self.inherited.in_the_same_run(key, scenario):
                 return
-            if key not in self.found and sum(known == id for known, _ in self.found) == KINDS:
+            if key not in self.by_kind and sum(invariant == id for invariant, _ in self.by_kind) == KINDS:
                 return
-            if key not in self.found or len(scenario.steps) < len(self.found[key][1].steps):
+            if key not in self.by_kind or len(scenario.steps) < len(self.by_kind[key][1].steps):
                 if not self.adapter.decides_itself:
                     config = replace(scenario.config, policy=self.report.policy)
                     scenario = replace(scenario, config=config)
-                self.found[key] = violation, scenario, check
+                self.by_kind[key] = violation, scenario, check
 
         return take
 
@@ -196,11 +196,11 @@ class _Audit:
                 self.report.ended_early = True
                 break
         order = [*STATEMENTS, *CATALOGUE]
-        for done, key in enumerate(sorted(self.found, key=lambda key: order.index(key[0]))):
-            self.progress("shrink", done, len(self.found))
-            finding = self.smallest.finding(*self.found[key])
+        for done, key in enumerate(sorted(self.by_kind, key=lambda key: order.index(key[0]))):
+            self.progress("shrink", done, len(self.by_kind))
+            finding = self.smallest.finding(*self.by_kind[key])
             if self.inherited.in_another_run(key, finding):
-                del self.found[key]
+                del self.by_kind[key]
             else:
                 self.add(finding)
 
@@ -214,15 +214,15 @@ class _Audit:
         for check, share in ((work.search, 0.6), (work.random, 1.0)):
             work.deadline = process_time() + share * BASE_LIMITS.seconds
             check()
-        return frozenset(work.found)
+        return frozenset(work.by_kind)
 
     def add(self, finding: Finding) -> None:
         """Add a finding; one that the same run shows already is named with it."""
         finding.pytest_file = self.adapter.pytest_file(self.cls, finding)
-        for known in self.report.findings:
-            if known.scenario.steps == finding.scenario.steps:
-                if known.invariant != finding.invariant and finding.invariant not in known.also:
-                    known.also.append(finding.invariant)
+        for earlier in self.report.findings:
+            if earlier.scenario.steps == finding.scenario.steps:
+                if earlier.invariant != finding.invariant and finding.invariant not in earlier.also:
+                    earlier.also.append(finding.invariant)
                 return
         self.report.findings.append(finding)
 
@@ -333,9 +333,9 @@ class _Audit:
 
     def verdict(self, id: str, met: Mapping[str, int]) -> Verdict:
         """Judge one invariant, given how often each check met its premise."""
-        if any(known == id for known, _ in self.found):
+        if any(invariant == id for invariant, _ in self.by_kind):
             return "violated"
-        if any(known == id for known, _ in self.inherited.kinds):
+        if any(invariant == id for invariant, _ in self.inherited.kinds):
             return "inherited"
         if self.report.ended_early:
             return "undecided"

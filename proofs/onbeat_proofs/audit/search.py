@@ -89,7 +89,7 @@ class Exploration:
         self._by_clock = scope.config.prefill_schedule_interval > 1
         self._frontier: list[tuple[int, Runs, Trail]] = [(0, root, opened)]
         self._fingerprint = fingerprint_for(root, scope.late)
-        self._seen: dict[bytes, int] = {self._fingerprint(root): 0}
+        self._indices: dict[bytes, int] = {self._fingerprint(root): 0}
         self._children: list[array[int]] = []
         self._weights: Counter[int] = Counter({0: 1})
 
@@ -127,10 +127,10 @@ class Exploration:
             if op is None or not driver.can(op):
                 continue
             child = driver.fork()
-            known = len(child.violations)
+            start = len(child.violations)
             child.apply(op)
             self.explored.operations += 1
-            self._show(child, known, (op, path))
+            self._show(child, start, (op, path))
             children.append(-1 if last else self._keep(child, (op, path)))
         assert index == len(self._children)
         self._children.append(children)
@@ -139,14 +139,14 @@ class Exploration:
     def _keep(self, child: Runs, path: Trail) -> int:
         """Put a state on the next level unless it was seen before; return its number."""
         key = self._fingerprint(child)
-        index = self._seen.get(key)
+        index = self._indices.get(key)
         if index is None:
-            index = self._seen[key] = len(self._seen)
+            index = self._indices[key] = len(self._indices)
             self._frontier.append((index, child, path))
         return index
 
-    def _show(self, driver: Runs, known: int, path: Trail) -> None:
-        for violation in driver.violations[known:]:
+    def _show(self, driver: Runs, start: int, path: Trail) -> None:
+        for violation in driver.violations[start:]:
             self.report(violation, scenario(self.scope, path, violation))
 
     def _count(self) -> None:
@@ -164,10 +164,10 @@ class Exploration:
             if state.ended or self.enough():
                 continue
             driver = state.fork()
-            known = len(driver.violations)
+            start = len(driver.violations)
             driver.apply(AT_REST)
             self.explored.drained += 1
-            self._show(driver, known, (AT_REST, path))
+            self._show(driver, start, (AT_REST, path))
 
 
 _DONE: Any = None

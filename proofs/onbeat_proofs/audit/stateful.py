@@ -69,9 +69,11 @@ def machine_for(factory: Factory, policy: str = "onbeat") -> type[RuleBasedState
 
         def told(self, violation: Violation) -> str:
             id = violation.invariant
-            found = history(id, self.driver.config, self.ops)
-            found = replace(found, config=replace(found.config, policy=policy))
-            small = shrink(found, lambda scenario: violation_in(scenario, id, factory, rules()) is not None, SHRINK_S)
+            recorded = history(id, self.driver.config, self.ops)
+            recorded = replace(recorded, config=replace(recorded.config, policy=policy))
+            small = shrink(
+                recorded, lambda scenario: violation_in(scenario, id, factory, rules()) is not None, SHRINK_S
+            )
             return f"{id}: {violation.message}; the scenario, made small:\n\n{dump(small)}"
 
     # What Hypothesis would do to make it small is done already, and done faster.

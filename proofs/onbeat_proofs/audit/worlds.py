@@ -43,7 +43,7 @@ class SmallWorld:
     """
 
     name: str
-    what: str
+    description: str
     config: Config
     letters: tuple[Letter, ...]
     depths: tuple[int, int, int]

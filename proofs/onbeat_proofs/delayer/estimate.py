@@ -27,8 +27,8 @@ def _small(tracker: Any, ranks: int) -> DelayerResult:
     for before in product(sizes, repeat=SMALL):
         for size in sizes:
             one = tracker(SMALL)
-            for each in before:
-                one.observe_attempt(each)
+            for attempt in before:
+                one.observe_attempt(attempt)
             now = [one.observe_attempt(size) for _ in range(SMALL)][-1]
             if now != size:
                 detail = f"after {before} and {SMALL} times {size} the estimate is {now}"

@@ -63,13 +63,13 @@ class Graph:
 
     def path(self, state: int) -> list[Rows]:
         """Return the rows of the shortest run from the initial state to one."""
-        found: list[Rows] = []
+        path: list[Rows] = []
         parent = self.parents[state]
         while parent is not None:
             state, rows = parent
-            found.append(rows)
+            path.append(rows)
             parent = self.parents[state]
-        return found[::-1]
+        return path[::-1]
 
     def of(self, kind: str, rank: int) -> dict[int, dict[int, Rows]]:
         """Return the edges of a kind."""
@@ -183,8 +183,8 @@ def _kinds(rows: Rows) -> list[tuple[Kind, bool | None]]:
     if not any(row.prefillable for row in rows):
         return [(("gap", rank), None) for rank in range(len(rows))] if any(row.running for row in rows) else []
     wanted = [rank for rank, row in enumerate(rows) if row.prefillable]
-    found: list[tuple[Kind, bool | None]] = [(("refused", rank), False) for rank in wanted]
-    return found + [(("instead", rank), True) for rank in wanted if rows[rank].running]
+    kinds: list[tuple[Kind, bool | None]] = [(("refused", rank), False) for rank in wanted]
+    return kinds + [(("instead", rank), True) for rank in wanted if rows[rank].running]
 
 
 def _ask_again(graph: Graph, every: list[Rows]) -> None:

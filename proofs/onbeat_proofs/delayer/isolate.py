@@ -33,15 +33,15 @@ def audit_apart(job: DelayerJob, seconds: float = SECONDS) -> DelayerReport:
 
 
 def _run(job: DelayerJob, seconds: float, *, noted: bool) -> DelayerReport | Died:
-    found = run_apart(_audit, (job, noted), seconds)
-    if isinstance(found, Died) and found.late:
+    answer = run_apart(_audit, (job, noted), seconds)
+    if isinstance(answer, Died) and answer.late:
         raise Undecided(f"{job.target}: no verdict within {seconds:g} s; allow more, or give fewer ranks")
-    return found
+    return answer
 
 
-def _audit(asked: tuple[DelayerJob, bool], apart: Apart) -> DelayerReport:
+def _audit(task: tuple[DelayerJob, bool], apart: Apart) -> DelayerReport:
     """Audit in the process of its own; with True, write every pass down before it is taken."""
-    job, noted = asked
+    job, noted = task
 
     def write(graph: Graph, state: int, rows: Rows) -> None:
         with suppress(Misstep):

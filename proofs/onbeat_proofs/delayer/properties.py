@@ -63,21 +63,21 @@ def _result(graph: Graph, check: str, verdict: str, detail: str, run: DelayerRun
 
 
 def _single(graph: Graph, check: str) -> DelayerResult:
-    found = graph.bad.get(check)
-    if found is not None:
-        run = rerun(graph.decision, [*graph.path(found.start), found.rows])
-        return _result(graph, check, VIOLATED, found.message, run)
+    bad = graph.bad.get(check)
+    if bad is not None:
+        run = rerun(graph.decision, [*graph.path(bad.start), bad.rows])
+        return _result(graph, check, VIOLATED, bad.message, run)
     if not graph.any("refused"):
         return _result(graph, check, VACUOUS, "nobody is ever refused")
     return _result(graph, check, HOLDS, f"in {graph.decisions:,} passes from {_count(graph)}")
 
 
 def _no_crash(graph: Graph) -> DelayerResult:
-    found = graph.misstep
-    if found is None:
+    misstep = graph.misstep
+    if misstep is None:
         return _result(graph, "no-crash", HOLDS, f"{graph.decisions:,} passes were answered")
-    run = rerun(graph.decision, graph.path(found.start), failed=found.rows)
-    return _result(graph, "no-crash", VIOLATED, found.message, run)
+    run = rerun(graph.decision, graph.path(misstep.start), failed=misstep.rows)
+    return _result(graph, "no-crash", VIOLATED, misstep.message, run)
 
 
 # --- Waits -----------------------------------------------------------------------------------------------------------
@@ -122,9 +122,9 @@ def _bounded_delay(graph: Graph) -> DelayerResult:
     check = "bounded-delay"
     if not graph.any("refused"):
         return _result(graph, check, VACUOUS, "nobody is ever refused")
-    found = _lasso(graph, "refused", ())
-    if found is not None:
-        rank, run = found
+    lasso = _lasso(graph, "refused", ())
+    if lasso is not None:
+        rank, run = lasso
         return _result(graph, check, VIOLATED, f"rank {rank} can be refused for ever", run)
     longest = max(_longest(graph.of("refused", rank)) for rank in range(len(graph.states[0])))
     return _result(graph, check, HOLDS, f"after at most {longest} refusals, from each of {_count(graph)}")
@@ -134,10 +134,10 @@ def _gap_keeps_wait(graph: Graph) -> DelayerResult:
     check = "gap-keeps-wait"
     if not graph.any("refused"):
         return _result(graph, check, VACUOUS, "nobody is ever refused")
-    found = _lasso(graph, "refused", ("gap",))
-    if found is None:
+    lasso = _lasso(graph, "refused", ("gap",))
+    if lasso is None:
         return _result(graph, check, HOLDS, "refusals come to an end, gaps or not")
-    rank, run = found
+    rank, run = lasso
     return _result(graph, check, VIOLATED, f"rank {rank} is refused whenever it can prefill, for ever", run)
 
 
@@ -145,27 +145,27 @@ def _decode_gets_pass(graph: Graph) -> DelayerResult:
     check = "decode-gets-pass"
     if not graph.decision.prefill_excludes_decode:
         return _result(graph, check, HOLDS, "decodes run beside prefills here")
-    found = _lasso(graph, "instead", ())
-    if found is None:
+    lasso = _lasso(graph, "instead", ())
+    if lasso is None:
         return _result(graph, check, HOLDS, "prefill passes in a row come to an end")
-    rank, run = found
+    rank, run = lasso
     return _result(graph, check, VIOLATED, f"rank {rank}'s decodes can wait for prefills for ever", run)
 
 
 def _longest(edges: Edges) -> int:
     """Return the longest path of a graph without cycles."""
-    known: dict[int, int] = {}
+    lengths: dict[int, int] = {}
     for root in edges:
         stack = [root]
         while stack:
             state = stack[-1]
-            open_ = [following for following in edges.get(state, ()) if following not in known]
+            open_ = [following for following in edges.get(state, ()) if following not in lengths]
             if open_:
                 stack += open_
             else:
-                known[state] = max((known[t] + 1 for t in edges.get(state, ())), default=0)
+                lengths[state] = max((lengths[t] + 1 for t in edges.get(state, ())), default=0)
                 stack.pop()
-    return max(known.values(), default=0)
+    return max(lengths.values(), default=0)
 
 
 def _lasso(graph: Graph, kind: str, also: tuple[str, ...]) -> tuple[int, DelayerRun] | None:
@@ -225,7 +225,7 @@ def _no_latched_state(graph: Graph) -> DelayerResult:
         alike: dict[State, bool] = dict.fromkeys(home[1], True)
         for number, state in enumerate(graph.states):
             tail, cycle = _rest(decision, state)
-            if not any(alike.get(each) for each in cycle):
+            if not any(alike.get(following) for following in cycle):
                 apart = _apart(decision, cycle[0], home[1])
                 if apart is not None:
                     return _latched(graph, number, tail, apart)
@@ -253,14 +253,14 @@ def _latched(graph: Graph, number: int, tail: int, apart: list[Rows]) -> Delayer
 
 def _rest(decision: Decision, state: State) -> tuple[int, list[State]]:
     """Return how many idle passes lead to states that repeat, and those."""
-    seen: dict[State, int] = {}
+    positions: dict[State, int] = {}
     rows = idle(len(state))
-    while state not in seen:
-        if len(seen) > RESTING:
+    while state not in positions:
+        if len(positions) > RESTING:
             raise OverflowError
-        seen[state] = len(seen)
+        positions[state] = len(positions)
         state = step(decision, state, rows).state
-    return seen[state], list(seen)[seen[state] :]
+    return positions[state], list(positions)[positions[state] :]
 
 
 def _apart(decision: Decision, state: State, others: list[State]) -> list[Rows] | None:
@@ -268,10 +268,10 @@ def _apart(decision: Decision, state: State, others: list[State]) -> list[Rows] 
     shortest: list[Rows] | None = None
     every = passes(decision.rows(), len(state))
     for other in others:
-        found = _differ(decision, state, other, every)
-        if found is None:
+        difference = _differ(decision, state, other, every)
+        if difference is None:
             return None
-        shortest = found if shortest is None else shortest
+        shortest = difference if shortest is None else shortest
     return shortest
 
 

@@ -67,7 +67,7 @@ class DelayerResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "check": self.check,
             "statement": STATEMENTS[self.check],
             "ranks": self.ranks,
@@ -77,7 +77,7 @@ class DelayerResult:
         }
         if self.run is not None:
             run = self.run
-            found["run"] = {
+            document["run"] = {
                 "initial": run.initial,
                 "passes": [
                     {"rows": [row._asdict() for row in turn.rows], "allow": list(turn.allow), "state": turn.state}
@@ -86,7 +86,7 @@ class DelayerResult:
                 "loop": run.loop,
                 "failed": None if run.failed is None else [row._asdict() for row in run.failed],
             }
-        return found
+        return document
 
 
 def rerun(
@@ -127,9 +127,9 @@ def _row(row: Any) -> str:
     return letters + (" u" if row.low_usage else "") + (" l" if row.late else "")
 
 
-def _verdict(asked: bool, allow: bool) -> str:
+def _verdict(wants_prefill: bool, allow: bool) -> str:
     sign = "+" if allow else "-"
-    return sign if asked else f"({sign})"
+    return sign if wants_prefill else f"({sign})"
 
 
 def _states(states: list[str]) -> str:

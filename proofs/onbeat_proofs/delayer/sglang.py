@@ -102,13 +102,13 @@ class SGLang:
         self.loaded.clock.now = self._seconds if row.late else 0.0
         single = self._single_pass(delayer, usage)
         if row.prefillable:
-            given = {
+            values = {
                 "running_batch": row.running,
                 "max_prefill_bs": row.prefill_bs,
                 "max_running_requests": self.settings.max_running_requests,
                 "waiting_queue_len": row.waiting,
             }
-            single.negotiate_should_allow_prefill(local_prefillable=True, **self._taken(given))
+            single.negotiate_should_allow_prefill(local_prefillable=True, **self._taken(values))
         ran = row.prefillable and single._called and single._result.output_allow
         outcome = {"actual_prefill": ran, "actual_prefill_bs": row.prefill_bs if ran else 0}
         single.finalize(**{name: value for name, value in outcome.items() if name in self._finalize})
@@ -122,15 +122,15 @@ class SGLang:
             return self._sent
         raise Misstep("the delayer decided without asking the other ranks")
 
-    def _taken(self, given: dict[str, int]) -> dict[str, int]:
+    def _taken(self, values: dict[str, int]) -> dict[str, int]:
         if "kwargs" in self._takes:  # 0.5.10 hands all names on, and its caller gives three
-            return {name: value for name, value in given.items() if name != "waiting_queue_len"}
-        return {name: value for name, value in given.items() if name in self._takes}
+            return {name: value for name, value in values.items() if name != "waiting_queue_len"}
+        return {name: value for name, value in values.items() if name in self._takes}
 
-    def _gather(self, **given: Any) -> Any:
+    def _gather(self, **fields: Any) -> Any:
         """Stand for the exchange between the ranks."""
         if self._rows is None:
-            self._sent = [int(given.get(name, 0)) for name in FIELDS]
+            self._sent = [int(fields.get(name, 0)) for name in FIELDS]
             raise _Sent
         return table(self.loaded, self._rows)
 
@@ -159,7 +159,7 @@ class SGLang:
         vars(delayer).update(zip(self._kept, own, strict=True))  # type: ignore[call-overload]  # what `_read` made
 
     def _show(self, own: Hashable, first: Hashable) -> str:
-        now, then = (dict(zip(self._kept, each, strict=True)) for each in (own, first))  # type: ignore[call-overload]
+        now, then = (dict(zip(self._kept, values, strict=True)) for values in (own, first))  # type: ignore[call-overload]
         kept = now.pop("_curr_state", None)
         text = "0" if kept is None else f"{kept.delayed_count}{'!' if kept.start_time < 0 else ''}"
         changed = [f"{name.removeprefix('_')}={value}" for name, value in now.items() if value != then.get(name)]
@@ -180,7 +180,7 @@ def make(loaded: Loaded, settings: Settings, **given: Any) -> Any:
         NotADelayer: its constructor wants something that this audit does not know, or refuses.
     """
     layout = parallel(settings)
-    known = {
+    values = {
         "max_delay_passes": settings.max_delay_passes,
         "token_usage_low_watermark": settings.token_usage_low_watermark,
         "dp_size": settings.ranks,
@@ -192,22 +192,22 @@ def make(loaded: Loaded, settings: Settings, **given: Any) -> Any:
     }
     cls = loaded.module.PrefillDelayer
     parameters = inspect.signature(cls).parameters
-    lacking = [name for name, p in parameters.items() if p.default is p.empty and name not in known]
+    lacking = [name for name, p in parameters.items() if p.default is p.empty and name not in values]
     if lacking:
         raise NotADelayer(f"{loaded.name} of {loaded.file} wants {', '.join(lacking)}: this version is not supported")
     try:
-        return cls(**{name: value for name, value in known.items() if name in parameters})
+        return cls(**{name: value for name, value in values.items() if name in parameters})
     except Exception as error:
         raise NotADelayer(f"{loaded.name} of {loaded.file} cannot be made: {where_raised(error)}") from error
 
 
-def decides(delayer: Any, state: Any, prefillable: bool, given: dict[str, Any]) -> Any:
+def decides(delayer: Any, state: Any, prefillable: bool, gathered: dict[str, Any]) -> Any:
     """Call the decision itself, a function of the state and of what is gathered.
 
     Raises:
         NotADelayer: this version has no such method.
     """
-    return _pure(type(delayer))(delayer, state, local_prefillable=prefillable, token_usage=0.0, **given)
+    return _pure(type(delayer))(delayer, state, local_prefillable=prefillable, token_usage=0.0, **gathered)
 
 
 def _pure(cls: type) -> Callable[..., Any]:

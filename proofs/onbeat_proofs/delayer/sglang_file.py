@@ -79,7 +79,7 @@ def find(target: str) -> Path:
         file = Path(target)
         if file.is_dir():
             nested = [file / PLACE, file / "sglang" / PLACE]
-            file = next((each for each in nested if each.is_file()), nested[0])
+            file = next((path for path in nested if path.is_file()), nested[0])
     if not file.is_file():
         raise NotADelayer(f"there is no file {file}; {MISSING}")
     return file
@@ -190,10 +190,10 @@ def _modules(settings: Settings, tensors: str) -> dict[str, ModuleType]:
     }
     for name, values in offered.items():
         vars(modules[name]).update(values)
-    found: dict[str, ModuleType] = dict(modules)
+    stand_ins: dict[str, ModuleType] = dict(modules)
     if tensors == "plain":
-        found["torch"] = plain.torch()
-    return found
+        stand_ins["torch"] = plain.torch()
+    return stand_ins
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class Interval:
     def step(self, state: State, rows: Sequence[Row]) -> PassResult:
         """Ask every rank, run what may run, and tell every rank what ran."""
         defers, left = self.defers(state, rows)
-        allow = tuple(not each for each in defers)
+        allow = tuple(not deferred for deferred in defers)
         return PassResult(allow, self.after(left, rows, allow))
 
     def defers(self, state: State, rows: Sequence[Row]) -> tuple[list[bool], State]:
@@ -151,12 +151,12 @@ def methods(file: Path) -> tuple[Callable[..., Any], Callable[..., Any]]:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise NotADelayer(f"{file} cannot be read: {error}") from error
-    found = {
+    functions = {
         node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in (DEFER, ARM)
     }
-    if len(found) < 2:
+    if len(functions) < 2:
         raise NotADelayer(f"{file} has no {DEFER} and {ARM}: SGLang {version_of(file)} has no prefill-decode interval")
     lazy = ast.parse("from __future__ import annotations").body  # the annotations name classes that are not here
     names: dict[str, Any] = {}
-    exec(compile(ast.Module([*lazy, *found.values()], []), str(file), "exec"), names)
+    exec(compile(ast.Module([*lazy, *functions.values()], []), str(file), "exec"), names)
     return names[DEFER], names[ARM]

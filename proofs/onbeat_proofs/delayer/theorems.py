@@ -31,7 +31,7 @@ MOST = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PassOutcome:
     """What one path of a pass came to.
 
     Attributes:
@@ -43,7 +43,7 @@ class Seen:
     broken: frozenset[str]
 
 
-class Given:
+class ModelValues:
     """Stands for a `Context` with the values of a model: runs one path again, on plain ints."""
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class _Pass:
 
     def results(self) -> list[DelayerResult]:
         """Explore all paths once, and judge every check by them."""
-        first: dict[str, Path[Seen]] = {}
+        first: dict[str, Path[PassOutcome]] = {}
         paths = refusals = 0
         for path in symbolic.explore(self.run, max_paths=MOST):
             paths += 1
@@ -92,7 +92,7 @@ class _Pass:
             for check in path.result.broken:
                 first.setdefault(check, path)
         if first:  # shown is a pass that a real group can have, if there is one
-            plausible: dict[str, Path[Seen]] = {}
+            plausible: dict[str, Path[PassOutcome]] = {}
             for path in symbolic.explore(self.run, assume=self._plausible, max_paths=MOST):
                 for check in path.result.broken:
                     plausible.setdefault(check, path)
@@ -106,14 +106,14 @@ class _Pass:
             for check in CHECKS
         ]
 
-    def _result(self, check: str, path: "Path[Seen] | None", paths: int, refusals: int) -> DelayerResult:
+    def _result(self, check: str, path: "Path[PassOutcome] | None", paths: int, refusals: int) -> DelayerResult:
         ranks = self.settings.ranks
         if path is None:
             verdict = HOLDS if refusals else VACUOUS
             return DelayerResult(check, ranks, verdict, STRENGTH, f"on {paths:,} paths, {refusals:,} of them refusals")
         values = symbolic.smallest(path)
-        seen = self.run(Given(values))
-        if check not in seen.broken or self.turn is None:
+        answer = self.run(ModelValues(values))
+        if check not in answer.broken or self.turn is None:
             raise NotReproduced(f"{check} is not violated by {values} in plain Python; please report this")
         before = "0" if values["state"] is None else str(values["state"] and values["delayed_count"])
         run = DelayerRun([before] * ranks, (self.turn,))
@@ -131,8 +131,8 @@ class _Pass:
 
         def again(context: symbolic.Context) -> bool:
             count = context.int("delayed_count", 1)
-            seen, counts = self._answers(Given({**values, "delayed_count": count, "state": "delayed"}))
-            return seen.refused and all(after is not None and bool(after == count + 1) for after in counts)
+            answer, counts = self._answers(ModelValues({**values, "delayed_count": count, "state": "delayed"}))
+            return answer.refused and all(after is not None and bool(after == count + 1) for after in counts)
 
         return all(path.result for path in symbolic.explore(again, max_paths=MOST))
 
@@ -144,11 +144,11 @@ class _Pass:
             yield context.int(f"prefill_bs {rank}", 0) <= slots
             yield context.int(f"waiting {rank}", 0) >= 1
 
-    def run(self, context: Any) -> Seen:
+    def run(self, context: Any) -> PassOutcome:
         """Take a pass from any state."""
         return self._answers(context)[0]
 
-    def _answers(self, context: Any) -> tuple[Seen, list[Any]]:
+    def _answers(self, context: Any) -> tuple[PassOutcome, list[Any]]:
         ranks = range(self.settings.ranks)
         most = context.int("max_delay_passes", 1)
         slots = context.int("max_running_requests", 1)
@@ -194,7 +194,7 @@ class _Pass:
         wants: Sequence[bool],
         rows: list[list[Any]],
         outcomes: list[tuple[bool, Any]],
-    ) -> Seen:
+    ) -> PassOutcome:
         refused = [after for (allow, after), wanted in zip(outcomes, wants, strict=True) if wanted and not allow]
         broken = set()
         allowed = any(allow for (allow, _), wanted in zip(outcomes, wants, strict=True) if wanted)
@@ -211,7 +211,7 @@ class _Pass:
                 broken.add("phase-agrees")
         if isinstance(most, builtins.int):
             self.turn = _turn(wants, rows, outcomes)
-        return Seen(bool(refused), frozenset(broken))
+        return PassOutcome(bool(refused), frozenset(broken))
 
 
 def _turn(wants: Sequence[bool], rows: list[list[Any]], outcomes: list[tuple[bool, Any]]) -> ShownPass:

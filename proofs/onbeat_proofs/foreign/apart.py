@@ -51,7 +51,7 @@ class Apart:
 
 
 def run_apart(
-    task: Callable[[J, Apart], R], job: J, limit_s: float, told: Callable[[Any], object] = lambda news: None
+    task: Callable[[J, Apart], R], job: J, limit_s: float, receive: Callable[[Any], object] = lambda news: None
 ) -> R | Died:
     """Run a task in a process of its own, and return its answer.
 
@@ -59,7 +59,7 @@ def run_apart(
         task: a function of a module; called with the job and the `Apart` of its process.
         job: what to do; can be pickled, like the answer.
         limit_s: wall seconds after which the process is stopped.
-        told: called with whatever the task tells before its answer.
+        receive: called with whatever the task tells before its answer.
 
     Raises:
         OnbeatError: whatever the task raises.
@@ -82,7 +82,7 @@ def run_apart(
                 while ours.poll(max(0.0, deadline - monotonic())):
                     kind, value = _received(ours)
                     if kind == "news":
-                        told(value)
+                        receive(value)
                     elif kind == "error":
                         raise value
                     elif kind == "answer":
@@ -97,9 +97,9 @@ def run_apart(
                 if child.poll() is None:
                     child.kill()
         words.seek(0)
-        said = words.read().decode(errors="replace").strip()[-SHOWN:]
+        output = words.read().decode(errors="replace").strip()[-SHOWN:]
         how = f"did not end within {limit_s:g} s" if late else _how(child.returncode)
-        return Died(how, late, Journal(memory.fileno()).read(), said)
+        return Died(how, late, Journal(memory.fileno()).read(), output)
 
 
 def _received(results: Connection) -> tuple[str, Any]:

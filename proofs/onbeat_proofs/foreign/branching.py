@@ -39,11 +39,11 @@ def branch(value: T, memo: Memo) -> T:
     cls = type(value)
     if cls in _SHARED:
         return value
-    found = memo.get(id(value))
-    if found is None:
+    copied = memo.get(id(value))
+    if copied is None:
         copier = _COPIERS.get(cls) or _learn(cls)
-        found = copier(value, memo)
-    result: T = found
+        copied = copier(value, memo)
+    result: T = copied
     return result
 
 

@@ -46,10 +46,10 @@ class DecidesItself(Protocol):
 def members(protocol: type) -> tuple[str, ...]:
     """Return the names of what a protocol asks for: methods, then everything else."""
     parts = [part for part in reversed(protocol.__mro__) if part not in (object, Protocol)]
-    found = [name for part in parts for name in (*vars(part), *vars(part).get("__annotations__", ()))]
-    asked = dict.fromkeys(name for name in found if not name.startswith("_") and name != "Generic")
+    names = [name for part in parts for name in (*vars(part), *vars(part).get("__annotations__", ()))]
+    public = dict.fromkeys(name for name in names if not name.startswith("_") and name != "Generic")
     called = methods(protocol)
-    return (*called, *(name for name in asked if name not in called))
+    return (*called, *(name for name in public if name not in called))
 
 
 def methods(protocol: type) -> tuple[str, ...]:

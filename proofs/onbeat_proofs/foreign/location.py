@@ -15,19 +15,19 @@ class Location(NamedTuple):
     """The methods that the class itself defines, with their lines."""
 
 
-def source_of(found: object) -> Location | None:
+def source_of(target: object) -> Location | None:
     """Return where a class, or a function, is written; None: that cannot be known."""
-    if not isinstance(found, type):
-        found = inspect.unwrap(found) if callable(found) else found
-        code = getattr(found, "__code__", None)
+    if not isinstance(target, type):
+        target = inspect.unwrap(target) if callable(target) else target
+        code = getattr(target, "__code__", None)
         return None if code is None else Location(code.co_filename, code.co_firstlineno, {})
     try:
-        file = inspect.getsourcefile(found)
-        _, line = inspect.getsourcelines(found)
+        file = inspect.getsourcefile(target)
+        _, line = inspect.getsourcelines(target)
     except (OSError, TypeError):
         return None
     methods = {}
-    for name, value in vars(found).items():
+    for name, value in vars(target).items():
         plain = value.fget if isinstance(value, property) else inspect.unwrap(getattr(value, "__func__", value))
         code = getattr(plain, "__code__", None)
         if code is not None and code.co_filename == file:

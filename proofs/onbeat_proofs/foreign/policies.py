@@ -25,11 +25,11 @@ def policy_of(text: str, base: Path | None = None) -> type[Policy]:
         return POLICIES[text]
     if ":" not in text:
         raise PolicyError(f"policy is {text!r}; it must be one of {', '.join(POLICIES)}, module:Class or file.py:Class")
-    found = load_class(text, "policy", PolicyError, base)
-    if not issubclass(found, Policy):
+    policy = load_class(text, "policy", PolicyError, base)
+    if not issubclass(policy, Policy):
         raise PolicyError(f"policy {text!r} is no subclass of onbeat_spec.policy.Policy; derive it from that class")
-    make_policy(found, text)
-    return found
+    make_policy(policy, text)
+    return policy
 
 
 def make_policy(policy: type[Policy], text: str) -> Policy:
@@ -43,26 +43,26 @@ def make_policy(policy: type[Policy], text: str) -> Policy:
         PolicyError: it cannot be made without arguments, or a decision cannot be called as that of `Policy` is.
     """
     try:
-        made = policy()
+        instance = policy()
     except Exception as reason:
         raise PolicyError(f"policy {text!r} cannot be made without arguments: {where_raised(reason)}") from reason
     for name, decision in vars(Policy).items():
         if inspect.isfunction(decision):
-            _require_call(getattr(made, name), f"policy {text!r}: {name}", decision)
-    return made
+            _require_call(getattr(instance, name), f"policy {text!r}: {name}", decision)
+    return instance
 
 
-def _require_call(own: object, what: str, decision: FunctionType) -> None:
+def _require_call(own: object, label: str, decision: FunctionType) -> None:
     if not callable(own):
-        raise PolicyError(f"{what} is a {type(own).__name__}; it must be a method")
+        raise PolicyError(f"{label} is a {type(own).__name__}; it must be a method")
     _, *parameters = inspect.signature(decision).parameters.values()
     by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     in_place = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
     try:
         inspect.signature(own).bind(*in_place, **dict.fromkeys(by_name))
     except TypeError as reason:
-        given = ", ".join([*in_place, *(f"{name}=..." for name in by_name)])
-        raise PolicyError(f"{what} is called with ({given}): {reason}; give its parameters these names") from None
+        call = ", ".join([*in_place, *(f"{name}=..." for name in by_name)])
+        raise PolicyError(f"{label} is called with ({call}): {reason}; give its parameters these names") from None
     except ValueError:
         pass  # it has no signature to read
 

@@ -36,14 +36,14 @@ def load_class(text: str, what: str, error: type[OnbeatError], base: Path | None
         module = _from_file((base or Path.cwd()) / module_name, what, error)
     else:
         module = _from_name(module_name, text, what, error)
-    found: object = module
+    value: object = module
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise error(f"{what} {text!r}: {module_name} has no {path!r}; {_offer(module)}")
-        found = getattr(found, part)
-    if not isinstance(found, type):
-        raise error(f"{what} {text!r} is a {type(found).__name__}; name a class")
-    return found
+        value = getattr(value, part)
+    if not isinstance(value, type):
+        raise error(f"{what} {text!r} is a {type(value).__name__}; name a class")
+    return value
 
 
 def where_raised(error: BaseException, own: str = "") -> str:

@@ -153,9 +153,9 @@ def _sweep(shape: Shape) -> str | None:
     def one_path(context: Context) -> str | None:
         trio = run_trio(context, shape, policy)
         for invariant, _, check in CHECKS:
-            found = context.first(partial(check, trio))
-            if found is not None:
-                return f"{invariant}: {found.result}"
+            violation = context.first(partial(check, trio))
+            if violation is not None:
+                return f"{invariant}: {violation.result}"
         return None
 
     return next((path.result for path in explore(one_path) if path.result is not None), None)

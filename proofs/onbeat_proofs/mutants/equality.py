@@ -59,8 +59,8 @@ def difference(mutant: Mutant) -> str | None:
             other = observe(context)
         finally:
             function.__code__, function.__defaults__, function.__kwdefaults__ = original
-        found = context.first(lambda: None if one == other else "differs")
-        return None if found is None else f"they differ on {found.model()}"
+        difference = context.first(lambda: None if one == other else "differs")
+        return None if difference is None else f"they differ on {difference.model()}"
 
     for observe in OBSERVATIONS:
         for path in explore(partial(one_path, observe=observe)):

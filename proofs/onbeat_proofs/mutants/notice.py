@@ -135,14 +135,14 @@ def _differs(mutant: Mutant) -> str | None:
 
 
 def _controls(checks: Sequence[MutantCheck], workers: int, tell: Callable[[int, int], object]) -> dict[str, _Control]:
-    found = {}
+    controls = {}
     traced()
     for name, control in _forked({check.name: partial(_control, check) for check in checks}, workers):
-        found[name] = control
-        tell(len(found), len(checks))
+        controls[name] = control
+        tell(len(controls), len(checks))
         if control.noticed is not None:
             raise NotReproduced(f"{name} fails on the text as it is: {control.noticed}; mend that first")
-    return found
+    return controls
 
 
 def _control(check: MutantCheck) -> _Control:
@@ -162,13 +162,13 @@ def _relevant(
     """
     place = (mutant.module, mutant.function, mutant.place)
     own = mutant.function.split(".")[0] in ("PullRequest44558", "LocalWork")
-    found = [
+    relevant = [
         check
         for check in checks
         if place in controls[check.name].ran
         and (check.policy != "onbeat" if own else check.policy == "onbeat" or not check.symbolic)
     ]
-    return [(check, LEAST_SECONDS + TIMES_AS_LONG * controls[check.name].seconds) for check in found]
+    return [(check, LEAST_SECONDS + TIMES_AS_LONG * controls[check.name].seconds) for check in relevant]
 
 
 def _meet(mutant: Mutant, checks: Sequence[tuple[MutantCheck, float]]) -> _Met:

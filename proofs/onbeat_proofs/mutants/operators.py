@@ -71,8 +71,8 @@ def variants(slot: Slot, function: ast.FunctionDef, signatures: Signatures) -> I
         case ast.Compare(ops=[op]) if type(op) in _BOUNDARY:
             yield "boundary", ast.Compare(left=node.left, ops=[_BOUNDARY[type(op)]()], comparators=node.comparators)
         case ast.Compare(ops=[op, *_]) if len(node.ops) > 1:
-            for index, each in enumerate(node.ops):
-                ops = [*node.ops[:index], _BOUNDARY[type(each)](), *node.ops[index + 1 :]]
+            for index, comparison in enumerate(node.ops):
+                ops = [*node.ops[:index], _BOUNDARY[type(comparison)](), *node.ops[index + 1 :]]
                 yield "boundary", ast.Compare(left=node.left, ops=ops, comparators=node.comparators)
         case ast.Constant(value=bool(value)):
             yield "flag", ast.Constant(value=not value)
@@ -116,9 +116,11 @@ def _calls(node: ast.Call, signatures: Signatures) -> Iterator[tuple[str, ast.AS
 
 def _exchanged(node: ast.Call, kinds: Kinds) -> Iterator[ast.Call]:
     """Yield a call with two arguments of a kind exchanged, whether they are given in place or by name."""
-    given = [*zip(kinds.in_place, node.args, strict=False)]
-    given += [(kinds.by_name[k.arg], k.value) for k in node.keywords if k.arg is not None and k.arg in kinds.by_name]
-    for (kind, one), (other_kind, other) in combinations(given, 2):
+    arguments = [*zip(kinds.in_place, node.args, strict=False)]
+    arguments += [
+        (kinds.by_name[k.arg], k.value) for k in node.keywords if k.arg is not None and k.arg in kinds.by_name
+    ]
+    for (kind, one), (other_kind, other) in combinations(arguments, 2):
         if kind == other_kind and ast.unparse(one) != ast.unparse(other):
             instead = {id(one): other, id(other): one}
             yield ast.Call(

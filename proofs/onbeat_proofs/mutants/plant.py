@@ -70,10 +70,10 @@ class Mutant:
 
 def function_of(module: str, qualname: str) -> FunctionType:
     """Return the function object behind a qualified name, that of a property included."""
-    found: Any = import_module(module)
+    value: Any = import_module(module)
     for name in qualname.split("."):
-        found = vars(found)[name]
-    function = found.fget if isinstance(found, property) else found
+        value = vars(value)[name]
+    function = value.fget if isinstance(value, property) else value
     assert isinstance(function, FunctionType)
     return function
 
@@ -84,17 +84,17 @@ def function_of(module: str, qualname: str) -> FunctionType:
 @cache
 def mutants(modules: tuple[str, ...] = MODULES) -> tuple[Mutant, ...]:
     """Return every mutant, in the order of the text."""
-    found: list[Mutant] = []
+    all_mutants: list[Mutant] = []
     for module in modules:
-        found += _of_module(module)
-    return tuple(_numbered(found))
+        all_mutants += _of_module(module)
+    return tuple(_numbered(all_mutants))
 
 
-def _numbered(found: Sequence[Mutant]) -> Iterator[Mutant]:
+def _numbered(mutants: Sequence[Mutant]) -> Iterator[Mutant]:
     """Tell mutants apart that change the same text in two places of a function."""
-    seen: dict[str, int] = {}
-    for mutant in found:
-        count = seen[mutant.id] = seen.get(mutant.id, 0) + 1
+    counts: dict[str, int] = {}
+    for mutant in mutants:
+        count = counts[mutant.id] = counts.get(mutant.id, 0) + 1
         if count > 1:
             object.__setattr__(mutant, "id", f"{mutant.id} #{count}")
         yield mutant
@@ -102,7 +102,7 @@ def _numbered(found: Sequence[Mutant]) -> Iterator[Mutant]:
 
 def _of_module(module: str) -> Iterator[Mutant]:
     for qualname, cls, function in functions(module):
-        original, seen = function_of(module, qualname), {ast.unparse(function)}
+        original, texts = function_of(module, qualname), {ast.unparse(function)}
         places = {id(statement): place for place, statement in enumerate(_statements(function))}
         for slot in list(_slots(function)):
             before, line = _head(slot.statement), getattr(slot.node, "lineno", function.lineno)
@@ -111,8 +111,8 @@ def _of_module(module: str) -> Iterator[Mutant]:
                     continue  # an attribute that is missing stops the first call
                 slot.put(ast.fix_missing_locations(ast.copy_location(variant, slot.node)))
                 text = ast.unparse(function)
-                if text not in seen:
-                    seen.add(text)
+                if text not in texts:
+                    texts.add(text)
                     code, defaults, kwdefaults = _compiled(module, cls, function)
                     after = "" if slot.node is slot.statement else _head(slot.statement)
                     if slot.node is slot.statement and not isinstance(variant, ast.Pass):
@@ -226,13 +226,15 @@ def _statements(function: _Function) -> Iterator[ast.stmt]:
 @cache
 def _signatures() -> Signatures:
     """Return the annotations of the parameters of every function that is changed here, by its plain name."""
-    found = {}
+    signatures = {}
     for module in MODULES:
         for _, cls, function in functions(module):
             arguments = function.args
-            in_place = tuple(_annotation(each) for each in arguments.args[1 if cls is not None else 0 :])
-            found[function.name] = Kinds(in_place, {each.arg: _annotation(each) for each in arguments.kwonlyargs})
-    return found
+            in_place = tuple(_annotation(argument) for argument in arguments.args[1 if cls is not None else 0 :])
+            signatures[function.name] = Kinds(
+                in_place, {argument.arg: _annotation(argument) for argument in arguments.kwonlyargs}
+            )
+    return signatures
 
 
 def _annotation(argument: ast.arg) -> str:
@@ -255,16 +257,16 @@ def trace(ran: set[Ran]) -> None:
 
 @cache
 def traced() -> tuple[tuple[FunctionType, CodeType], ...]:
-    found = []
+    pairs = []
     for module in MODULES:
         for qualname, cls, function in functions(module):
             copy = deepcopy(function)
             places = {id(statement): place for place, statement in enumerate(_statements(copy))}
             for block in [*_blocks(copy)]:
-                block[:] = [each for statement in block for each in _noted(statement, places, module, qualname)]
+                block[:] = [noted for statement in block for noted in _noted(statement, places, module, qualname)]
             code = _compiled(module, cls, ast.fix_missing_locations(copy))[0]
-            found.append((function_of(module, qualname), code))
-    return tuple(found)
+            pairs.append((function_of(module, qualname), code))
+    return tuple(pairs)
 
 
 _NOTE = "_note_of_the_mutants"

@@ -50,13 +50,13 @@ class ProtocolMutantResult:
 
 def run(progress: Callable[[str, int, int], None] | None = None) -> list[ProtocolMutantResult]:
     """Try every mutant."""
-    found = []
+    results = []
     everything = mutants(MODULES)
     for done, mutant in enumerate(everything):
         if progress is not None:
             progress(mutant.function, done, len(everything))
-        found.append(try_one(mutant))
-    return found
+        results.append(try_one(mutant))
+    return results
 
 
 def try_one(mutant: Mutant) -> ProtocolMutantResult:
@@ -93,8 +93,8 @@ def _checks() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def _explored(scope: GroupScope) -> str:
-    found = explore(scope, most=MOST)
-    return f"{scope}: {found.invariant}: {found.message}" if found.invariant else ""
+    explored = explore(scope, most=MOST)
+    return f"{scope}: {explored.invariant}: {explored.message}" if explored.invariant else ""
 
 
 def _suite() -> str:

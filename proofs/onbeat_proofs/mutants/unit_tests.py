@@ -23,11 +23,11 @@ def run_file(root: Path, file: Path) -> str | None:
     """Run a test file in this process, where the mutant is; return its first failure."""
     import pytest  # noqa: PLC0415  (late: a dependency of development only)
 
-    seen = io.StringIO()
+    output = io.StringIO()
     options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "--rootdir", str(root)]
-    with redirect_stdout(seen), redirect_stderr(seen):
+    with redirect_stdout(output), redirect_stderr(output):
         code = pytest.main([*options, str(file)])
     if code == 0:
         return None
-    failed = [line for line in seen.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = [line for line in output.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))]
     return failed[0] if failed else f"pytest ended with {code}"

@@ -168,8 +168,8 @@ class Clients:
             return
         request = track.request
         spoilt = self._model.spoil(track, op.from_block * self.config.block_size)
-        known = spoilt or self._is_loading(request)
-        self._notice(self.scheduler.load_failed, known, request, op.from_block)
+        live = spoilt or self._is_loading(request)
+        self._notice(self.scheduler.load_failed, live, request, op.from_block)
 
     def _is_loading(self, request: Request) -> bool:
         return request.place is Place.PARKED or request in self.scheduler.orphans

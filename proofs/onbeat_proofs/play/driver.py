@@ -203,16 +203,16 @@ class Driver(Clients):
         met = 0
         for track, tokens, due in dues:
             id = track.request.id
-            got: Sequence[int] | None = delivered.get(id)
-            if got is None:
-                got = ()
+            received: Sequence[int] | None = delivered.get(id)
+            if received is None:
+                received = ()
             else:
                 met += 1
             if monitor is not None:
-                monitor.delivered(id, index, got, tokens)
-            elif got is not tokens and list(got) != tokens:
-                self._report("exactly-once", f"{id} was delivered {list(got)}; sampled was {tokens}", index)
-            track.delivered += len(got)
+                monitor.delivered(id, index, received, tokens)
+            elif received is not tokens and list(received) != tokens:
+                self._report("exactly-once", f"{id} was delivered {list(received)}; sampled was {tokens}", index)
+            track.delivered += len(received)
             reason = reasons.get(id)
             if reason != due and reason != "error":  # noqa: PLR1714  (a tuple would be slower)
                 self._report("exactly-once", f"{id} ended by {reason}; by its outputs it ends by {due}", index)

@@ -25,16 +25,16 @@ def compare(expect: Expectation, driver: Driver) -> list[Mismatch]:
     Raises:
         ScenarioError: an id is named under which no request has been added.
     """
-    found = []
+    mismatches = []
     for field in fields(expect):
         expected = getattr(expect, field.name)
         if expected is None:
             continue
         _require_known(field.name, expected, driver)
-        seen = _seen(field.name, expected, driver)
-        if not _meets(field.name, expected, seen):
-            found.append(Mismatch(field.name, show(expected), show(seen)))
-    return found
+        actual = _seen(field.name, expected, driver)
+        if not _meets(field.name, expected, actual):
+            mismatches.append(Mismatch(field.name, show(expected), show(actual)))
+    return mismatches
 
 
 def show(value: Any) -> str:
@@ -63,27 +63,27 @@ def _seen(key: str, expected: Any, driver: Driver) -> Any:
         return _WHOLE[key](driver)
     look = _PER_REQUEST[key]
     ids = expected or driver.tracks
-    seen = {id: look(driver, driver.tracks[id][-1]) if driver.tracks[id] else None for id in ids}
-    return seen if expected else {id: value for id, value in seen.items() if value}
+    records = {id: look(driver, driver.tracks[id][-1]) if driver.tracks[id] else None for id in ids}
+    return records if expected else {id: value for id, value in records.items() if value}
 
 
-def _meets(key: str, expected: Any, seen: Any) -> bool:
+def _meets(key: str, expected: Any, actual: Any) -> bool:
     if key in _UNORDERED:
-        return sorted(expected) == sorted(seen)
+        return sorted(expected) == sorted(actual)
     if key == "scheduled":
-        return all(_is(expected.get(id, 0), seen.get(id, 0)) for id in expected.keys() | seen.keys())
+        return all(_is(expected.get(id, 0), actual.get(id, 0)) for id in expected.keys() | actual.keys())
     if isinstance(expected, Mapping):
-        return expected.keys() == seen.keys() and all(_is(expected[id], seen[id]) for id in expected)
-    return _is(expected, seen)
+        return expected.keys() == actual.keys() and all(_is(expected[id], actual[id]) for id in expected)
+    return _is(expected, actual)
 
 
-def _is(expected: Number | Any, seen: Any) -> bool:
+def _is(expected: Number | Any, actual: Any) -> bool:
     if not isinstance(expected, Bounds):
-        return bool(expected == seen)
-    if seen is None:
+        return bool(expected == actual)
+    if actual is None:
         return False
     most, least = expected
-    return (most is None or seen <= most) and (least is None or seen >= least)
+    return (most is None or actual <= most) and (least is None or actual >= least)
 
 
 def _latest(driver: Driver, name: str) -> Any:

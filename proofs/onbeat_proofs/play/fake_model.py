@@ -138,18 +138,18 @@ class FakeModel:
                 strangers.append(id)
                 continue
             track = accepted[-1]
-            found = counts.get(id)
-            if found is None or id in admitted:
-                found = track.request.num_computed - tokens, track.request.num_tokens
-            computed, known = found
+            counted = counts.get(id)
+            if counted is None or id in admitted:
+                counted = track.request.num_computed - tokens, track.request.num_tokens
+            computed, total = counted
             if track.request.sync_load and track.request.external and id in admitted:
                 loads[track] = track.request.external
             drafts = drafts_of.get(id, 0)
-            if not is_decode(known - computed):
+            if not is_decode(total - computed):
                 prefill.append(id)
             # A scheduler that forgot a token in flight asks for it again: so it is sampled again, and that is seen.
             end = computed + tokens
-            if end >= known or end >= track.prompt + track.delivered + track.awaited:
+            if end >= total or end >= track.prompt + track.delivered + track.awaited:
                 samples.append((track, end - drafts, drafts))
                 track.awaited += 1 + drafts
         self.flights.append(Flight(self._turns, step, samples, accept, loads))

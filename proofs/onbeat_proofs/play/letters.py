@@ -43,8 +43,8 @@ def latest(driver: Driver) -> Iterator[Track]:
 
 def live(driver: Driver) -> list[Track]:
     """Return the requests that have not ended, oldest first."""
-    found = [track for track in latest(driver) if track.request.place is not Place.FINISHED]
-    return sorted(found, key=_number)
+    tracks = [track for track in latest(driver) if track.request.place is not Place.FINISHED]
+    return sorted(tracks, key=_number)
 
 
 def last_ended(driver: Driver) -> Track | None:
@@ -56,8 +56,8 @@ def last_ended(driver: Driver) -> Track | None:
 def loading(driver: Driver) -> list[Track]:
     """Return the requests whose remote load is in flight, those that ended meanwhile included, oldest first."""
     orphans = driver.scheduler.orphans
-    found = [t for t in latest(driver) if t.request.place is Place.PARKED or t.request in orphans]
-    return sorted(found, key=_number)
+    tracks = [t for t in latest(driver) if t.request.place is Place.PARKED or t.request in orphans]
+    return sorted(tracks, key=_number)
 
 
 def free_id(driver: Driver) -> str | None:

@@ -40,13 +40,13 @@ def step_text(history: Sequence[PlayedStep]) -> str:
 
 def requests(history: Sequence[PlayedStep]) -> list[str]:
     """The ids that steps speak of, in the order in which they do."""
-    seen: dict[str, None] = {}
+    names: dict[str, None] = {}
     for turn in history:
         step = turn.step
         evicted = [eviction.victim for eviction in step.evictions]
         for ids in (step.scheduled, step.loading, turn.parked, step.held, evicted, turn.waiting):
-            seen.update(dict.fromkeys(ids))
-    return list(seen)
+            names.update(dict.fromkeys(ids))
+    return list(names)
 
 
 def mode(turn: PlayedStep) -> str:

@@ -67,10 +67,10 @@ class Tally:
         """Return for each invariant how often it was put to the test."""
         return {id: 0 if entry.about_holds and self.effects == 0 else self.met[id] for id, entry in CATALOGUE.items()}
 
-    def count(self, event: str, *seen: Any) -> None:
+    def count(self, event: str, *evidence: Any) -> None:
         """An event happened: the name of a field of `Premise`, and what its functions take."""
         for id, counts in _LIVE[event]:
-            times = counts(*seen)
+            times = counts(*evidence)
             if times:
                 self.met[id] += times
 

@@ -19,16 +19,16 @@ def timeline(history: Sequence[PlayedStep]) -> list[dict[str, Any]]:
     whatever else happened to it. `finished` is set from the step after the one that finished it.
     """
     ids = requests(history)
-    seen: set[str] = set()
+    begun: set[str] = set()
     records = []
     for turn in history:
         step, cells = turn.step, {}
         for id in ids:
             cell = _cell(turn, id)
-            if cell is None and id in seen:
+            if cell is None and id in begun:
                 cell = {"state": "finished", "tokens": 0, "drafts": 0, "preempted": False}
             if cell is not None:
-                seen.add(id)
+                begun.add(id)
                 cells[id] = cell
         records.append(
             {

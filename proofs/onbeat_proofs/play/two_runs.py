@@ -81,8 +81,8 @@ class Runs(Driver):
             self._crash(error)
 
     def _apply(self, op: Op) -> None:
-        asked = self.compares and (self.most is None or len(self.history) < self.most)
-        if isinstance(op, Schedule) and asked and self.in_flight < self.config.async_depth:
+        compared = self.compares and (self.most is None or len(self.history) < self.most)
+        if isinstance(op, Schedule) and compared and self.in_flight < self.config.async_depth:
             self._compare_runs(op.throttle is None, op.budget)
         refused = len(self.refused)
         super().apply(op)

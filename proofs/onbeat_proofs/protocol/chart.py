@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from onbeat_proofs.protocol.explore import GroupExplored
 from onbeat_proofs.protocol.state import Begun, GroupMember, Move
-from onbeat_proofs.protocol.world import World
+from onbeat_proofs.protocol.world import GroupWorld
 from onbeat_spec.protocol import Event
 
 
@@ -20,34 +20,34 @@ class ChartRow:
     """All ranks of the row are in one turn."""
 
 
-def rows(found: GroupExplored) -> list[ChartRow]:
+def rows(explored: GroupExplored) -> list[ChartRow]:
     """Return the moves of a path; under them, what its last state makes of each rank."""
-    world, made = found.world, []
+    world, chart = explored.world, []
     state = world.start()
-    for move in found.path:
-        made.append(_row(world, world.members_of(state), move))
+    for move in explored.path:
+        chart.append(_row(world, world.members_of(state), move))
         state = move.state
-    if not (found.path and found.path[-1].wrong):
-        made.append(
+    if not (explored.path and explored.path[-1].wrong):
+        chart.append(
             ChartRow(((), *(_end(world, member, place) for place, member in enumerate(world.members_of(state)))))
         )
-    return made
+    return chart
 
 
-def text(found: GroupExplored) -> str:
+def text(explored: GroupExplored) -> str:
     """Return a path as a table of text; the violation stands above it."""
-    lanes = ["front end", *(f"rank {rank}" for rank in range(found.scope.ranks))]
-    table = rows(found)
+    lanes = ["front end", *(f"rank {rank}" for rank in range(explored.scope.ranks))]
+    table = rows(explored)
     widths = [
         max(len(lane), *(len(line) for row in table for line in row.cells[place]), 1)
         for place, lane in enumerate(lanes)
     ]
-    lines = [f"{found.invariant}: {found.message}", "", _line(["", *lanes], [3, *widths], " ")]
+    lines = [f"{explored.invariant}: {explored.message}", "", _line(["", *lanes], [3, *widths], " ")]
     for number, row in enumerate(table, 1):
         height = max(len(cell) for cell in row.cells)
-        for each in range(height):
-            cells = [cell[each] if each < len(cell) else "" for cell in row.cells]
-            lines.append(_line([str(number) if each == 0 else "", *cells], [3, *widths], "=" if row.together else "|"))
+        for index in range(height):
+            cells = [cell[index] if index < len(cell) else "" for cell in row.cells]
+            lines.append(_line([str(number) if index == 0 else "", *cells], [3, *widths], "=" if row.together else "|"))
     return "\n".join(lines)
 
 
@@ -56,7 +56,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], bar: str) -> str:
     return f" {bar} ".join([f"{padded[0]} {padded[1]}", *padded[2:]]).rstrip()
 
 
-def _row(world: World, before: Sequence[GroupMember], move: Move) -> ChartRow:
+def _row(world: GroupWorld, before: Sequence[GroupMember], move: Move) -> ChartRow:
     cells: list[tuple[str, ...]] = [()] * (world.scope.ranks + 1)
     kind, *detail = move.label
     after = world.members_of(move.state)
@@ -76,13 +76,13 @@ def _row(world: World, before: Sequence[GroupMember], move: Move) -> ChartRow:
         return ChartRow(tuple(cells))
     sent = [place for place, member in enumerate(after) if member.channel != before[place].channel]
     number = f"#{after[sent[0]].channel[-1].number} " if sent else ""
-    what = {
+    events = {
         "request": f"request for rank {detail[0]}",
         "notice": f"rank {detail[0]} is dead",
         "remove": f"remove {detail[0]}",
     }
     held = ", held" if detail[-1] == "hold" else ""
-    cells[0] = (number + what.get(str(kind), f"{kind} {detail[0]}".strip()) + held,)
+    cells[0] = (number + events.get(str(kind), f"{kind} {detail[0]}".strip()) + held,)
     for place in sent:
         cells[place + 1] = (f"--> {_event(after[place].channel[-1])}",)
     return ChartRow(tuple(cells), tuple(place + 1 for place in sent))
@@ -108,7 +108,7 @@ def _left(begun: Begun, after: GroupMember) -> list[str]:
     return [*lines, f"stops at {after.rank.agreed}"] if after.rank.read == after.rank.agreed else lines
 
 
-def _end(world: World, member: GroupMember, place: int) -> tuple[str, ...]:
+def _end(world: GroupWorld, member: GroupMember, place: int) -> tuple[str, ...]:
     if member.gone or member.dead:
         return ("gone",)
     waits = any(world.begun.values[number].calls for number in world.begins(world.members.number(member), place + 2))

@@ -60,16 +60,17 @@ class GroupProof:
             if verdict.verdict != "proved":
                 kind = "undecided" if verdict.verdict == "unknown" else "violated"
                 yield kind, f"{verdict.id}: {verdict.verdict}: {verdict.message}"
-        for found in self.explored:
-            if found.invariant:
-                kind = "undecided" if found.invariant == "undecided" else "violated"
-                yield kind, f"{found.scope}: {found.invariant}: {found.message}"
-        base = [found for found in self.explored if found.scope in BASE and not found.invariant]
-        if any(found.at_rest != base[0].at_rest for found in base):
+        for explored in self.explored:
+            if explored.invariant:
+                kind = "undecided" if explored.invariant == "undecided" else "violated"
+                yield kind, f"{explored.scope}: {explored.invariant}: {explored.message}"
+        base = [explored for explored in self.explored if explored.scope in BASE and not explored.invariant]
+        if any(explored.at_rest != base[0].at_rest for explored in base):
             yield "violated", "sync-interval-free: what the ranks come to rest with depends on sync"
-        for fault, found in self.planted:
-            if found.invariant != fault.finds:
-                yield "violated", f"{fault.case or fault.says}: {found.invariant or 'nothing'} found, not {fault.finds}"
+        for fault, explored in self.planted:
+            if explored.invariant != fault.finds:
+                invariant = explored.invariant or "nothing"
+                yield "violated", f"{fault.case or fault.says}: {invariant} found, not {fault.finds}"
         for wrong, verdict in self.unbalanced:
             if verdict.verdict != "refuted":
                 kind = "undecided" if verdict.verdict == "unknown" else "violated"

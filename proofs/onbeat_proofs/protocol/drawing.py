@@ -19,9 +19,9 @@ svg { font: 12px ui-monospace, monospace; max-width: 100%; height: auto }
 def page(runs: Iterable[tuple[str, str, GroupExplored]]) -> str:
     """Return the page: for each run its name, what it shows, and its chart."""
     parts = []
-    for name, says, found in runs:
-        title, wrong = escape(f"{name}: {says}"), escape(f"{found.invariant}: {found.message}")
-        parts.append(f"<h2>{title}</h2>\n<p>{wrong}</p>\n{svg(found)}")
+    for name, says, explored in runs:
+        title, wrong = escape(f"{name}: {says}"), escape(f"{explored.invariant}: {explored.message}")
+        parts.append(f"<h2>{title}</h2>\n<p>{wrong}</p>\n{svg(explored)}")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Runs of a group</title>\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
@@ -31,9 +31,9 @@ def page(runs: Iterable[tuple[str, str, GroupExplored]]) -> str:
     )
 
 
-def svg(found: GroupExplored) -> str:
+def svg(explored: GroupExplored) -> str:
     """Return the chart of one run."""
-    table, lanes = rows(found), found.scope.ranks + 1
+    table, lanes = rows(explored), explored.scope.ranks + 1
     heights = [max(1, *(len(cell) for cell in row.cells)) * HIGH + 10 for row in table]
     width, height = lanes * WIDE, TOP + sum(heights) + MARGIN
     parts = [

@@ -6,7 +6,7 @@ from time import perf_counter
 
 from onbeat_proofs.protocol.functions import TEXT, Text
 from onbeat_proofs.protocol.state import GroupScope, Move, State
-from onbeat_proofs.protocol.world import World
+from onbeat_proofs.protocol.world import GroupWorld
 
 
 @dataclass
@@ -14,7 +14,7 @@ class GroupExplored:
     """What an exploration saw."""
 
     scope: GroupScope
-    world: World
+    world: GroupWorld
     states: int = 0
     moves: int = 0
     depth: int = 0
@@ -35,38 +35,38 @@ def explore(scope: GroupScope, text: Text = TEXT, most: int | None = None) -> Gr
     Args:
         most: give up, with the invariant `undecided`, after so many states.
     """
-    began, world = perf_counter(), World(scope, text)
-    found = GroupExplored(world.scope, world)
+    began, world = perf_counter(), GroupWorld(scope, text)
+    explored = GroupExplored(world.scope, world)
     start = world.canonical(world.start())
     parents: dict[State, State | None] = {start: None}
     level = [start]
-    while level and not found.invariant:
+    while level and not explored.invariant:
         following: list[State] = []
         for state in level:
-            wrong, move = _expand(world, state, parents, following, found)
+            wrong, move = _expand(world, state, parents, following, explored)
             if wrong is not None:
-                found.invariant, found.message = wrong
-                found.path = retrace(world, _trail(parents, state), move)
+                explored.invariant, explored.message = wrong
+                explored.path = retrace(world, _trail(parents, state), move)
                 break
         level = following
-        found.depth += 1
-        if most is not None and len(parents) > most and not found.invariant:
-            found.invariant, found.message = "undecided", f"more than {most:,} states"
-    found.states, found.seconds = len(parents), perf_counter() - began
-    return found
+        explored.depth += 1
+        if most is not None and len(parents) > most and not explored.invariant:
+            explored.invariant, explored.message = "undecided", f"more than {most:,} states"
+    explored.states, explored.seconds = len(parents), perf_counter() - began
+    return explored
 
 
 def _expand(
-    world: World, state: State, parents: dict[State, State | None], following: list[State], found: GroupExplored
+    world: GroupWorld, state: State, parents: dict[State, State | None], following: list[State], explored: GroupExplored
 ) -> tuple[tuple[str, str] | None, Move | None]:
     wrong = world.wrong(state)
     if wrong is not None:
         return wrong, None
     still = True
     for move in world.moves(state):
-        found.moves += 1
+        explored.moves += 1
         kind = str(move.label[0])
-        found.kinds[kind] += 1
+        explored.kinds[kind] += 1
         if move.wrong is not None:
             return move.wrong, move
         still = still and kind != "turn"
@@ -75,8 +75,8 @@ def _expand(
             parents[child] = state
             following.append(child)
     if still:
-        seen = tuple((m.rank.read, m.work, m.rank.ended, m.rank.asleep) for m in world.members_of(state))
-        found.at_rest.add((world.front_of(state), tuple(sorted(seen))))
+        ends = tuple((m.rank.read, m.work, m.rank.ended, m.rank.asleep) for m in world.members_of(state))
+        explored.at_rest.add((world.front_of(state), tuple(sorted(ends))))
     return None, None
 
 
@@ -89,7 +89,7 @@ def _trail(parents: dict[State, State | None], state: State) -> list[State]:
     return trail[::-1]
 
 
-def retrace(world: World, trail: list[State], last: Move | None) -> list[Move]:
+def retrace(world: GroupWorld, trail: list[State], last: Move | None) -> list[Move]:
     """Return the moves along states that stand for others, of ranks that keep their names."""
     state, moves = world.start(), []
     for wanted in trail[1:]:

@@ -50,7 +50,7 @@ def _request_with_forecast(front: Front, rank: int) -> tuple[Front, Sent]:
 
 def _first_request_to_its_rank_only(front: Front, rank: int) -> tuple[Front, Sent]:
     after, sent = protocol.request(front, rank)
-    return after, tuple(each for each in sent if each[0] == rank or front.last > 0)
+    return after, tuple(event for event in sent if event[0] == rank or front.last > 0)
 
 
 def _nothing_without_tokens(turn: Turn, tokens: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ FrontEvent = Callable[[Front], tuple[Front, Sent]]
 RankEvent = Callable[[Front, int], tuple[Front, Sent]]
 
 
-class Pause(Protocol):
+class PauseFunction(Protocol):
     """The function that pauses a group."""
 
     def __call__(self, front: Front, mode: PauseMode, *, holds: bool) -> tuple[Front, Sent]:
@@ -32,7 +32,7 @@ class Text:
     lost: Callable[[Rank, str], tuple[Rank, Effect]] = protocol.lost
     admission: Callable[[Front, int], Admission] = protocol.admission
     request: RankEvent = protocol.request
-    pause: Pause = protocol.pause
+    pause: PauseFunction = protocol.pause
     resume: FrontEvent = protocol.resume
     sleep: FrontEvent = protocol.sleep
     rouse: FrontEvent = protocol.rouse

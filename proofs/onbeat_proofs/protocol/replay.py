@@ -8,7 +8,7 @@ from onbeat_proofs.protocol import rules
 from onbeat_proofs.protocol.functions import TEXT, Text
 from onbeat_proofs.protocol.scenario import GroupScenario
 from onbeat_proofs.protocol.state import Begun, GroupMember, GroupScope, State
-from onbeat_proofs.protocol.world import World
+from onbeat_proofs.protocol.world import GroupWorld
 from onbeat_spec.errors import ConfigError, ProtocolMisuse, ScenarioError
 from onbeat_spec.protocol import Event, Front, Sent, Vote
 
@@ -36,7 +36,7 @@ class GroupReplay:
 class _Group:
     """One group of the deployment while a scenario runs."""
 
-    world: World
+    world: GroupWorld
     state: State
     ranks: tuple[int, ...]
 
@@ -55,7 +55,7 @@ class _Group:
         self.state = self.world.send((self.world.fronts.number(front), *self.state[1:]), sent)
 
 
-class Replay:
+class GroupRun:
     """Runs a scenario under a text of the protocol."""
 
     def __init__(self, scenario: GroupScenario, text: Text = TEXT) -> None:
@@ -66,7 +66,7 @@ class Replay:
         for ranks in text.groups(scenario.ranks, scenario.coupled):
             settings = scenario.settings if len(ranks) > 1 else (scenario.settings[ranks[0] % len(scenario.settings)],)
             scope = GroupScope(len(ranks), settings=settings, holds=scenario.holds, fixed=True)
-            world = World(scope, text)
+            world = GroupWorld(scope, text)
             self.groups.append(_Group(world, world.start(), ranks))
 
     def run(self) -> GroupReplay:
@@ -161,7 +161,7 @@ class Replay:
 
     def _turn_of(self, group: _Group, body: dict[str, Any], kinds: list[str]) -> None:
         begun = self._begin(group, body, kinds)
-        waiting = {place for place, each in begun.items() if each.calls}
+        waiting = {place for place, beginning in begun.items() if beginning.calls}
         staying = {place for place, member in enumerate(group.members) if not member.gone}
         if any(member.dead for member in group.members):
             for place in waiting:
@@ -171,8 +171,8 @@ class Replay:
             self._fail(f"rank {group.ranks[min(waiting)]} has a collective in its turn: it cannot take it alone")
         elif waiting and waiting != staying:
             ranks = group.ranks[min(waiting)], group.ranks[min(staying - waiting)]
-            what = f"rank {ranks[0]} waits in a collective that rank {ranks[1]} has not entered"
-            self._note(("collectives-align", what))
+            mismatch = f"rank {ranks[0]} waits in a collective that rank {ranks[1]} has not entered"
+            self._note(("collectives-align", mismatch))
         else:
             parts = self._leave(group, begun, body)
             self._note(rules.together(parts) if waiting else None)
@@ -192,19 +192,19 @@ class Replay:
         return begun
 
     def _leave(self, group: _Group, begun: dict[int, Begun], body: dict[str, Any]) -> list[rules.TurnRecord]:
-        votes: list[Vote] = [each.turn.vote for each in begun.values() if each.turn.vote is not None]
+        votes: list[Vote] = [beginning.turn.vote for beginning in begun.values() if beginning.turn.vote is not None]
         agreement = self.text.tally(votes) if votes else None
         parts = []
-        for place, each in begun.items():
-            after = group.world.after(each, place + 2, agreement)
+        for place, beginning in begun.items():
+            after = group.world.after(beginning, place + 2, agreement)
             finish = body.get("finish", {}).get(str(group.ranks[place]), 0)
-            if "all" in body and each.turn.kind == "step":
+            if "all" in body and beginning.turn.kind == "step":
                 finish = after.work
-            if finish > after.work or (finish and each.turn.kind != "step"):
-                self._fail(f"{finish} requests cannot end on rank {group.ranks[place]} in a {each.turn.kind}")
+            if finish > after.work or (finish and beginning.turn.kind != "step"):
+                self._fail(f"{finish} requests cannot end on rank {group.ranks[place]} in a {beginning.turn.kind}")
                 continue
             group.put(place, after._replace(work=after.work - finish))
-            parts.append(rules.part(each, after))
+            parts.append(rules.part(beginning, after))
         return parts
 
     def _settle(self, _: None) -> None:
@@ -222,9 +222,9 @@ class Replay:
 
     def _check(self, body: dict[str, Any]) -> None:
         for key, wanted in body.items():
-            seen = self._seen(key, wanted)
-            if seen != wanted:
-                self._fail(f"{key} is {seen}, not {wanted}")
+            actual = self._seen(key, wanted)
+            if actual != wanted:
+                self._fail(f"{key} is {actual}, not {wanted}")
 
     def _seen(self, key: str, wanted: Any) -> Any:
         everyone = {rank: self._at(rank)[0].members[self._at(rank)[1]] for rank in range(self.scenario.ranks)}
@@ -257,7 +257,7 @@ def replay(scenario: GroupScenario, text: Text = TEXT) -> GroupReplay:
     """
     run = None
     try:
-        run = Replay(scenario, text)
+        run = GroupRun(scenario, text)
         return run.run()
     except (ConfigError, ProtocolMisuse) as error:
         where = f"{scenario.name}: step {run.step}" if run is not None else scenario.name

@@ -44,16 +44,16 @@ def part(begun: Begun, after: GroupMember) -> TurnRecord:
 
 def together(parts: Sequence[TurnRecord]) -> Wrong:
     """Check a whole turn."""
-    for each in parts:
-        if each.wrong is not None:
-            return each.wrong
-    if {each.expects for each in parts} != {len(parts)}:
-        return "collectives-align", f"{len(parts)} ranks take part; they expect {[each.expects for each in parts]}"
-    step = GroupStep(0, {number: each.record for number, each in enumerate(parts)})
+    for part in parts:
+        if part.wrong is not None:
+            return part.wrong
+    if {part.expects for part in parts} != {len(parts)}:
+        return "collectives-align", f"{len(parts)} ranks take part; they expect {[part.expects for part in parts]}"
+    step = GroupStep(0, {number: part.record for number, part in enumerate(parts)})
     for entry, check in GROUP_PREDICATES:
         if message := check(step):
             return entry.id, message
-    if len({each.throttle for each in parts}) > 1:
+    if len({part.throttle for part in parts}) > 1:
         return "phase-agrees", "some ranks hold prefills back, and others do not"
     return None
 
@@ -107,7 +107,7 @@ def repeats(text: Text, front: Front) -> Wrong:
         ("remove", bool(front.leaving) and front.paused is not None, lambda: text.remove(front, front.leaving[0])),
         ("death", over, lambda: text.died(front, 0)),
     ]
-    for what, asked, call in again:
-        if asked and call() != (front, ()):
-            return "pause-agreed", f"a {what} that changes nothing is sent to the ranks"
+    for operation, settled, call in again:
+        if settled and call() != (front, ()):
+            return "pause-agreed", f"a {operation} that changes nothing is sent to the ranks"
     return None

@@ -9,7 +9,7 @@ import yaml
 
 from onbeat_proofs.protocol.explore import GroupExplored
 from onbeat_proofs.protocol.state import Begun, GroupMember
-from onbeat_proofs.protocol.world import World
+from onbeat_proofs.protocol.world import GroupWorld
 from onbeat_proofs.scenarios.schema import validate
 from onbeat_proofs.scenarios.strict_yaml import Document, documents, read
 from onbeat_spec.errors import ScenarioError
@@ -41,10 +41,10 @@ def load(path: Path) -> list[GroupScenario]:
         ScenarioError: one cannot be read, or is not as the schema wants it.
     """
     files = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
-    found = [scenario for file in files for scenario in load_text(read(file), str(file))]
-    if not found:
+    scenarios = [scenario for file in files for scenario in load_text(read(file), str(file))]
+    if not scenarios:
         raise ScenarioError(f"{path}: holds no group scenario (*{SUFFIX})")
-    return found
+    return scenarios
 
 
 def load_text(text: str, origin: str = "<text>") -> list[GroupScenario]:
@@ -63,7 +63,8 @@ def _scenario(document: Document) -> GroupScenario:
     sync, ranks = config.get("sync", GroupSettings().sync), config["ranks"]
     if isinstance(sync, list) and len(sync) != ranks:
         raise document.error(("config", "sync"), f"has {len(sync)} items, and there are {ranks} ranks")
-    settings = [GroupSettings(config.get("interval", 1), each) for each in (sync if isinstance(sync, list) else [sync])]
+    syncs = sync if isinstance(sync, list) else [sync]
+    settings = [GroupSettings(config.get("interval", 1), value) for value in syncs]
     for position, step in enumerate(raw["steps"]):
         for rank in _ranks_in(step):
             if rank >= ranks:
@@ -98,22 +99,22 @@ def _ranks_in(step: dict[str, Any]) -> Iterator[int]:
 # --- From a path of the checker --------------------------------------------------------------------------------------
 
 
-def to_text(found: GroupExplored, name: str) -> str:
+def to_text(explored: GroupExplored, name: str) -> str:
     """Return the run that a check found as a scenario file that violates the same."""
-    scope, world = found.scope, found.world
+    scope, world = explored.scope, explored.world
     config: dict[str, Any] = {"ranks": scope.ranks, "interval": scope.settings[0].interval}
-    syncs = [each.sync for each in scope.settings]
+    syncs = [setting.sync for setting in scope.settings]
     config["sync"] = syncs[0] if len(syncs) == 1 else syncs
     config |= {"holds": True} if scope.holds else {}
     config |= {} if scope.coupled else {"coupled": False}
     steps: list[dict[str, Any]] = []
     state = world.start()
-    for move in found.path:
+    for move in explored.path:
         steps += _steps(world, world.members_of(state), world.members_of(move.state), move.label)
         state = move.state
     steps.append({"settle": None})
-    head: dict[str, Any] = {"name": name, "violates": [found.invariant], "config": config}
-    lines = [f"# {found.message}"] + [f"{key}: {_flow(value)}" for key, value in head.items()] + ["steps:"]
+    head: dict[str, Any] = {"name": name, "violates": [explored.invariant], "config": config}
+    lines = [f"# {explored.message}"] + [f"{key}: {_flow(value)}" for key, value in head.items()] + ["steps:"]
     return "\n".join([*lines, *(f"  - {_flow(step)[1:-1]}" for step in steps)]) + "\n"
 
 
@@ -122,7 +123,7 @@ def _flow(value: Any) -> str:
 
 
 def _steps(
-    world: World, before: list[GroupMember], after: list[GroupMember], label: tuple[Any, ...]
+    world: GroupWorld, before: list[GroupMember], after: list[GroupMember], label: tuple[Any, ...]
 ) -> Iterator[dict[str, Any]]:
     kind, *detail = label
     if kind == "request":
@@ -143,6 +144,6 @@ def _steps(
 
 
 def _reads(before: list[GroupMember], begun: dict[int, Begun]) -> Iterator[dict[str, Any]]:
-    for place, each in begun.items():
-        for event in before[place].channel[: each.reads]:
+    for place, beginning in begun.items():
+        for event in before[place].channel[: beginning.reads]:
             yield {"deliver": {"to": place, "message": event.kind}}

@@ -51,7 +51,7 @@ class GroupScope:
         extra += ["held"] if self.holds else []
         extra += [] if self.coupled else ["independent"]
         extra += ["timed"] if self.prompt else []
-        sync = "/".join(str(each.sync) for each in self.settings)
+        sync = "/".join(str(setting.sync) for setting in self.settings)
         size = f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.requests} requests, {self.controls} controls"
         return ", ".join([size, f"sync {sync}", *extra])
 
@@ -122,7 +122,7 @@ class Table(Generic[T]):
 
     def number(self, value: T) -> int:
         """Return the number of a value."""
-        known = self._numbers.setdefault(value, len(self.values))
-        if known == len(self.values):
+        index = self._numbers.setdefault(value, len(self.values))
+        if index == len(self.values):
             self.values.append(value)
-        return known
+        return index

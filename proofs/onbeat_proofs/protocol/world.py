@@ -24,7 +24,7 @@ from onbeat_proofs.protocol.state import Begun, GroupMember, GroupScope, Left, M
 from onbeat_spec.protocol import Agreement, Event, Front, Rank, Sent, Vote
 
 
-class World:
+class GroupWorld:
     """The moves of a group of some size, under some text of the protocol."""
 
     def __init__(self, scope: GroupScope, text: Text = TEXT) -> None:
@@ -134,24 +134,24 @@ class World:
     def begins(self, number: int, place: int) -> list[int]:
         """Return the numbers of the turns that a rank can begin, by how much of its channel has arrived."""
         key = number, 0 if self.scope.symmetric else place
-        found = self._begins.get(key)
-        if found is None:
+        numbers = self._begins.get(key)
+        if numbers is None:
             begun = self._all_begins(self.members.values[number], place)
             if not self.scope.prompt:
-                begun = [each for each in begun if not any(self._commutes(e, each, place) for e in begun)]
-            found = self._begins[key] = [self.begun.number(each) for each in begun]
-            self._votes |= {number: self.begun.values[number].turn.vote for number in found}
-        return found
+                begun = [turn for turn in begun if not any(self._commutes(fewer, turn, place) for fewer in begun)]
+            numbers = self._begins[key] = [self.begun.number(turn) for turn in begun]
+            self._votes |= {number: self.begun.values[number].turn.vote for number in numbers}
+        return numbers
 
     def _all_begins(self, member: GroupMember, place: int) -> list[Begun]:
-        found = []
+        beginnings = []
         for reads in range(member.due, len(member.channel) + 1):
             ready = self.take(member, reads)
             turn = self.text.before_step(ready.rank, ready.work > 0, self.scope.of(place - 2))
             if turn.kind != "idle" and not member.dead:
                 calls = {self.text.collectives(turn, tokens) for tokens in ((0, 1) if turn.kind == "step" else (0,))}
-                found += [Begun(ready, turn, each, reads) for each in sorted(calls)]
-        return found
+                beginnings += [Begun(ready, turn, collectives, reads) for collectives in sorted(calls)]
+        return beginnings
 
     def _commutes(self, fewer: Begun, more: Begun, place: int) -> bool:
         """Whether what is read more may as well be read after this turn."""
@@ -174,19 +174,19 @@ class World:
         parts = tuple(part for _, part in left)
         if parts not in self._judged:
             self._judged[parts] = rules.together([self.parts.values[number] for number in parts])
-        return list(product(*[each for each, _ in left])), self._judged[parts]
+        return list(product(*[members for members, _ in left])), self._judged[parts]
 
     def _leave(self, number: int, place: int, agreement: Agreement | None) -> tuple[list[int], int]:
         """Return what a turn leaves of one rank, for each choice of requests that end, and what others see of it."""
         key = number, 0 if self.scope.symmetric else place, agreement
-        found = self._left.get(key)
-        if found is None:
+        leaving = self._left.get(key)
+        if leaving is None:
             begun = self.begun.values[number]
             after = self.after(begun, place, agreement)
             rest = range(after.work + 1) if begun.turn.kind == "step" else (after.work,)
             numbers = [self.members.number(after._replace(work=work)) for work in rest]
-            found = self._left[key] = numbers, self.parts.number(rules.part(begun, after))
-        return found
+            leaving = self._left[key] = numbers, self.parts.number(rules.part(begun, after))
+        return leaving
 
     def after(self, begun: Begun, place: int, agreement: Agreement | None) -> GroupMember:
         """Return a rank after a turn in which no request of it ends; `place` is its place in the state."""
@@ -229,14 +229,14 @@ class World:
     def _from_outside(self, state: State) -> list[tuple[tuple[Any, ...], int, int, Sent]]:
         """Return requests and controls: label, front end, what may still happen, messages."""
         key = state[0], state[1], tuple(self._taking(state))
-        found = self._outside.get(key)
-        if found is None:
+        moves = self._outside.get(key)
+        if moves is None:
             front, left = self.fronts.values[state[0]], self.lefts.values[state[1]]
             calls = outside.moves(self.text, self.scope, front, left, [place - 2 for place in key[2]])
-            found = self._outside[key] = [
+            moves = self._outside[key] = [
                 (label, self.fronts.number(after), self.lefts.number(rest), sent) for label, after, rest, sent in calls
             ]
-        return found
+        return moves
 
     def _deaths(self, state: State) -> Iterator[Move]:
         left = self.lefts.values[state[1]]
@@ -292,10 +292,10 @@ class World:
                 if member.channel or member.rank.read != member.rank.agreed:
                     return "pause-agreed", f"the front end takes the group for stopped, and rank {place - 2} is not"
         if all(idle):
-            found = rules.at_rest(finals)
-            if found is None and not all(self.complete(state, order) for order in _orders(len(state) - 2)):
+            violation = rules.at_rest(finals)
+            if violation is None and not all(self.complete(state, order) for order in _orders(len(state) - 2)):
                 return "pause-agreed", "all ranks have stopped, and the front end never learns it"
-            return found
+            return violation
         return None
 
     def complete(self, state: State, order: tuple[int, ...] = ()) -> bool:

@@ -85,12 +85,12 @@ def prove(policies: Sequence[str], *, deep: bool = False, workers: int = 2, prog
                 progress(f"{name}: {shape or 'theorems'}", done, len(futures))
         proof = Proof()
         for name in policies:
-            found = {shape: swept[name, shape] for shape in shapes}
-            rows = _rows(policy_of(name, Path()).name, found)
+            outcomes = {shape: swept[name, shape] for shape in shapes}
+            rows = _rows(policy_of(name, Path()).name, outcomes)
             for verdict in (*decided[name], *rows):
                 verdict.loaded_from = name
                 proof.verdicts.append(verdict)
-            _add_scenarios(pool, name, found, [row for row in rows if row.verdict == "refuted"])
+            _add_scenarios(pool, name, outcomes, [row for row in rows if row.verdict == "refuted"])
     proof.seconds = perf_counter() - started
     return proof
 
@@ -154,15 +154,15 @@ def _scenario(theorem: str, model: dict[str, Any], shape: Shape, name: str) -> t
     if scenario is None:
         return "", ""
     outcome = replay_runs(scenario, policy=_load(name))
-    seen = next(v for v in outcome.violations if v.invariant in scenario.violates)
-    return dump(scenario, header=f"step {seen.step}: {seen.message}"), step_text(outcome.history)
+    violation = next(v for v in outcome.violations if v.invariant in scenario.violates)
+    return dump(scenario, header=f"step {violation.step}: {violation.message}"), step_text(outcome.history)
 
 
-def _rows(policy: str, found: dict[Shape, Sweep | str]) -> list[Verdict]:
+def _rows(policy: str, outcomes: dict[Shape, Sweep | str]) -> list[Verdict]:
     """Put the shapes of one policy together: a row for each invariant."""
-    names = ", ".join(str(shape) for shape in found)
-    unknown = [text for text in found.values() if isinstance(text, str)]
-    sweeps = [part for part in found.values() if isinstance(part, Sweep)]
+    names = ", ".join(str(shape) for shape in outcomes)
+    unknown = [text for text in outcomes.values() if isinstance(text, str)]
+    sweeps = [part for part in outcomes.values() if isinstance(part, Sweep)]
     paths = sum(part.counters.paths for part in sweeps)
     queries = sum(part.counters.queries for part in sweeps)
     seconds = sum(part.counters.seconds for part in sweeps)
@@ -185,21 +185,23 @@ def _rows(policy: str, found: dict[Shape, Sweep | str]) -> list[Verdict]:
 
 def smallest_refutation(invariant: str, sweeps: Sequence[Sweep]) -> Refutation | None:
     """Return the smallest numbers with which any of the shapes violates an invariant."""
-    found = [part.refuted[invariant] for part in sweeps if invariant in part.refuted]
-    return min(found, key=lambda refutation: refutation.size, default=None)
+    refutations = [part.refuted[invariant] for part in sweeps if invariant in part.refuted]
+    return min(refutations, key=lambda refutation: refutation.size, default=None)
 
 
-def _add_scenarios(pool: ProcessPoolExecutor, name: str, found: dict[Shape, Sweep | str], rows: list[Verdict]) -> None:
+def _add_scenarios(
+    pool: ProcessPoolExecutor, name: str, outcomes: dict[Shape, Sweep | str], rows: list[Verdict]
+) -> None:
     """Write each refutation as a scenario, from the first shape whose state can be led to."""
-    futures = {pool.submit(_first_scenario, name, row.id, found): row for row in rows}
+    futures = {pool.submit(_first_scenario, name, row.id, outcomes): row for row in rows}
     for future in as_completed(futures):
         row = futures[future]
         row.scenario, row.table = future.result()
 
 
-def _first_scenario(name: str, id: str, found: dict[Shape, Sweep | str]) -> tuple[str, str]:
+def _first_scenario(name: str, id: str, outcomes: dict[Shape, Sweep | str]) -> tuple[str, str]:
     invariant = id.split("/", maxsplit=1)[0]
-    for shape, part in found.items():
+    for shape, part in outcomes.items():
         if isinstance(part, Sweep) and invariant in part.refuted:
             texts = _scenario(id, part.refuted[invariant].model, shape, name)
             if texts[0]:

@@ -28,10 +28,10 @@ def expected_of_sweep(invariant: str, policy: str) -> str:
 
 def proofs_of(invariant: str) -> dict[str, list[str]]:
     """Return the theorems about an invariant, by strength: `for all` and `symbolic`."""
-    found: dict[str, list[str]] = {"for all": [], "symbolic": []}
+    proofs: dict[str, list[str]] = {"for all": [], "symbolic": []}
     for theorem in THEOREMS:
         if theorem.invariant == invariant:
-            found["for all" if theorem.for_all else "symbolic"].append(theorem.id)
+            proofs["for all" if theorem.for_all else "symbolic"].append(theorem.id)
     if invariant in WITNESSES:
-        found["symbolic"].append(f"{invariant}/step")
-    return found
+        proofs["symbolic"].append(f"{invariant}/step")
+    return proofs

@@ -34,13 +34,13 @@ class _Plan:
     acts: list[tuple[Request, int]] = field(default_factory=list)
     promised: int = 0
 
-    def act(self, request: Request, tokens: int, blocks: int, known: int) -> None:
+    def act(self, request: Request, tokens: int, blocks: int, total: int) -> None:
         """Let a request take blocks for its first time; it is promised what it will need for all it knows."""
         self.acts.append((request, min(tokens, self.budget)))
         for done in range(self.budget, tokens, self.budget):
             self.acts.append((request, min(tokens - done, self.budget)))
         self.free -= blocks
-        self.promised += max(0, known - blocks)
+        self.promised += max(0, total - blocks)
 
 
 def to_scenario(theorem: str, model: Mapping[str, Any], shape: Shape, policy: str) -> Scenario | None:

@@ -141,9 +141,9 @@ def sweep(shape: Shape, policy: Policy) -> Sweep:
             key = f"{invariant}: {which}"
             if key in result.refuted:
                 continue
-            found = context.first(partial(check, trio))
-            if found is not None:
-                result.refuted[key] = Refutation(str(found.result), smallest(found))
+            violation = context.first(partial(check, trio))
+            if violation is not None:
+                result.refuted[key] = Refutation(str(violation.result), smallest(violation))
         for invariant, premise in WITNESSES.items():
             if invariant not in result.witnessed:
                 met = context.first(partial(_met, premise, trio))
@@ -164,13 +164,13 @@ def _rerun(result: Sweep, policy: Policy) -> None:
     """
     refuted: dict[str, Refutation] = {}
     predicates = {f"{invariant}: {which}": (invariant, check) for invariant, which, check in CHECKS}
-    for key, found in result.refuted.items():
+    for key, refutation in result.refuted.items():
         invariant, check = predicates[key]
-        verdict = check(run_trio(Fixed(found.model), result.shape, policy))
+        verdict = check(run_trio(Fixed(refutation.model), result.shape, policy))
         if verdict is None:
-            raise NotReproduced(f"{key} ({result.shape}): {found.model} does not violate it in plain Python")
-        if invariant not in refuted or found.size < refuted[invariant].size:
-            refuted[invariant] = Refutation(verdict, found.model)
+            raise NotReproduced(f"{key} ({result.shape}): {refutation.model} does not violate it in plain Python")
+        if invariant not in refuted or refutation.size < refuted[invariant].size:
+            refuted[invariant] = Refutation(verdict, refutation.model)
     for invariant, model in result.witnessed.items():
         throttled, unthrottled, _ = run_trio(Fixed(model), result.shape, policy)
         if not WITNESSES[invariant](throttled, unthrottled):

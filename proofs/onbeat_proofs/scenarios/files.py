@@ -75,13 +75,13 @@ def load_path(path: str | Path) -> list[Scenario]:
 def load_paths(paths: Iterable[str | Path]) -> list[Scenario]:
     """Return the scenarios of several files and folders, as `load_path` does; a file met twice is read once."""
     scenarios: list[Scenario] = []
-    seen: set[str] = set()
+    loaded: set[str] = set()
     owners: dict[str, Path] = {}
     for path in paths:
         for file in _files(Path(path)):
-            if (real := realpath(file)) in seen:
+            if (real := realpath(file)) in loaded:
                 continue
-            seen.add(real)
+            loaded.add(real)
             for scenario in load_text(read(file), file):
                 if scenario.name in owners:
                     raise ScenarioError(
@@ -120,10 +120,10 @@ def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
     # Those of a group are another format, with a runner of its own.
-    found = sorted(file for file in path.rglob("*.yaml") if file.is_file() and not file.name.endswith(".group.yaml"))
-    if not found:
+    files = sorted(file for file in path.rglob("*.yaml") if file.is_file() and not file.name.endswith(".group.yaml"))
+    if not files:
         raise ScenarioError(f"{path}: holds no *.yaml file")
-    return found
+    return files
 
 
 # --- From YAML values to a scenario ----------------------------------------------------------------------------------

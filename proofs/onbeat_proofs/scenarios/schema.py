@@ -76,12 +76,12 @@ def _explain(error: ValidationError) -> tuple[KeyPath, str]:
     path: KeyPath = tuple(error.absolute_path)
     value: Any = error.instance
     limit: Any = error.validator_value
-    known: Any = error.schema
+    schema: Any = error.schema
     shown = _show(value)
     match error.validator:
         case "additionalProperties":
-            key = next(key for key in value if key not in known["properties"])
-            return (*path, key), _unknown_key(key, list(known["properties"]))
+            key = next(key for key in value if key not in schema["properties"])
+            return (*path, key), _unknown_key(key, list(schema["properties"]))
         case "type" if path and path[-1] == "deliver" and isinstance(value, dict):
             return path, f"messages in flight belong to groups, and {_GROUP}"
         case "type":
@@ -94,9 +94,10 @@ def _explain(error: ValidationError) -> tuple[KeyPath, str]:
             return path, f"lacks the key {', '.join(key for key in limit if key not in value)}"
         case "oneOf":
             choices = [branch["required"][0] for branch in limit]
-            given = [key for key in value if key in choices]
-            if given:
-                return path, f"has {' and '.join(given)}; a step is one operation, so begin each with a dash of its own"
+            operations = [key for key in value if key in choices]
+            if operations:
+                names = " and ".join(operations)
+                return path, f"has {names}; a step is one operation, so begin each with a dash of its own"
             return path, f"has no operation; it must have one of {', '.join(choices)}"
         case "dependentRequired":
             return path, "expect goes with schedule only; put it into a check"
@@ -116,11 +117,11 @@ def _explain(error: ValidationError) -> tuple[KeyPath, str]:
     return path, error.message
 
 
-def _unknown_key(key: str, known: list[str]) -> str:
-    if key in GROUP_KEYS and not GROUP_KEYS & set(known):
+def _unknown_key(key: str, keys: list[str]) -> str:
+    if key in GROUP_KEYS and not GROUP_KEYS & set(keys):
         return _GROUP
-    near = get_close_matches(key, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"it must be one of {', '.join(known)}"
+    near = get_close_matches(key, keys, 1)
+    hint = f"did you mean {near[0]}?" if near else f"it must be one of {', '.join(keys)}"
     return f"there is no such key; {hint}"
 
 

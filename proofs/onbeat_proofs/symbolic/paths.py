@@ -104,7 +104,7 @@ class Run:
         """The decision just turned round, until the run has come to it again. All before it is known."""
         self._reasons: dict[int, list[tuple[int, ...]]] = {}
         """For each literal, sets of others each of which rules it out."""
-        self._made: dict[str, tuple[Int | Bool, tuple[float, float] | None]] = {}
+        self._variables: dict[str, tuple[Int | Bool, tuple[float, float] | None]] = {}
         """Every variable of any path, with its bounds; None for a bool."""
         self._names: dict[str, Any] = {}
         """What this path has made and picked."""
@@ -260,16 +260,16 @@ class Run:
             else:
                 self.counters.recalled += 1
                 return None
-        found = self._repaired(model, literal)
-        if found is not None:
+        example = self._repaired(model, literal)
+        if example is not None:
             self.counters.repaired += 1
-            return found
-        found = self._solver.example(self._path, literal, model)
-        if found is None:
+            return example
+        example = self._solver.example(self._path, literal, model)
+        if example is None:
             reason = self._solver.reason
-            for each in reason:
-                self._reasons.setdefault(each, []).append(tuple([other for other in reason if other != each]))
-        return found
+            for condition in reason:
+                self._reasons.setdefault(condition, []).append(tuple([other for other in reason if other != condition]))
+        return example
 
     def _repaired(self, model: Assignment, literal: int) -> Assignment | None:
         """Return the model with one variable changed so that a literal holds too, if that is enough."""
@@ -300,17 +300,17 @@ class Run:
         call, self._call = self._call, self._call + 1
         if call < len(self._calls):
             return self._calls[call]  # type: ignore[no-any-return]
-        found: list[Path[T]] = []
+        paths: list[Path[T]] = []
         base, kept = len(self._stack), (self._model, self._names, self._calls, self._forced, self._limit)
         self._calls, self._forced, self._limit = [], [], inf
         for path in self._paths(function, base):
             self.counters.subpaths += 1
-            found.append(path)
+            paths.append(path)
             if enough(path):
                 break
         while len(self._stack) > base:
             self._pop()
         self._model, self._names, self._calls, self._forced, self._limit = kept
         self._call = call + 1
-        self._calls.append(found)
-        return found
+        self._calls.append(paths)
+        return paths

@@ -54,8 +54,8 @@ class Context(Run):
 
     def first(self, function: Callable[[], T]) -> Path[T] | None:
         """Like `every`, but stop at the first path whose result is not None, and return that one (or None)."""
-        found = self._nested(function, lambda path: path.result is not None)
-        return found[-1] if found and found[-1].result is not None else None
+        nested = self._nested(function, lambda path: path.result is not None)
+        return nested[-1] if nested and nested[-1].result is not None else None
 
     def bool(self, name: str) -> Any:
         """Return the boolean variable of this name, a `Bool`."""
@@ -73,13 +73,13 @@ class Context(Run):
         return self._variable(name, ends, lambda name: self._space.variable(name, *ends))
 
     def _variable(self, name: str, ends: tuple[float, float] | None, make: Callable[[str], Int | Bool]) -> Any:
-        made = self._made.get(name)
-        if made is None:
-            made = self._made[name] = make(name), ends
-        elif made[1] != ends:
-            raise ValueError(f"variable {name!r} was made with bounds {made[1]} and now with {ends} (None: a bool)")
-        self._names[name] = made[0]
-        return made[0]
+        variable = self._variables.get(name)
+        if variable is None:
+            variable = self._variables[name] = make(name), ends
+        elif variable[1] != ends:
+            raise ValueError(f"variable {name!r} was made with bounds {variable[1]} and now with {ends} (None: a bool)")
+        self._names[name] = variable[0]
+        return variable[0]
 
 
 Assume = Callable[[Context], Iterable[Bool | bool]]
@@ -128,7 +128,7 @@ def explore(
     context = Context(effort=effort, counters=counters)
     counters, started, due = context.counters, perf_counter(), 0.5
     prefixes = prefix if isinstance(prefix, list) else [prefix]
-    for path in chain.from_iterable(_all_paths(context, function, assume, each) for each in prefixes):
+    for path in chain.from_iterable(_all_paths(context, function, assume, decisions) for decisions in prefixes):
         counters.paths += 1
         counters.seconds = perf_counter() - started
         if max_paths is not None and counters.paths > max_paths:
@@ -205,11 +205,11 @@ def where(error: BaseException) -> tuple[str, int, str]:
 
     That is the innermost frame outside this package's symbolic values; ("", 0, "") if there is none.
     """
-    found = ("", 0, "")
+    place = ("", 0, "")
     trace = error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
         if name not in (__file__, paths.__file__, solver.__file__, terms.__file__):
-            found = name, trace.tb_lineno, linecache.getline(name, trace.tb_lineno).strip()
+            place = name, trace.tb_lineno, linecache.getline(name, trace.tb_lineno).strip()
         trace = trace.tb_next
-    return found
+    return place

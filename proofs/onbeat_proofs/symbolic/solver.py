@@ -138,11 +138,11 @@ class Solver:
             if value:
                 small = z3core.Z3_get_numeral_int64(self.ref, value, byref(self._cell))
                 values[variable] = self._cell.value if small else int(z3core.Z3_get_numeral_string(self.ref, value))
-        found = rest.changed(values)
+        assignment = rest.changed(values)
         for literal in literals:
-            if not self.space.holds(literal, found):
+            if not self.space.holds(literal, assignment):
                 raise NotReproduced(f"Z3's model breaks {self.space.bools[literal]!r}: {values}; please report this")
-        return found
+        return assignment
 
     def _reason(self, literals: Sequence[int]) -> tuple[int, ...]:
         """Return some of these contradicting literals that contradict each other already."""
@@ -166,8 +166,8 @@ class Solver:
 
     def literal(self, literal: int) -> tuple[Any, list[int]]:
         """Return a literal as a Z3 formula, and all variables that it speaks of."""
-        found = self._literals.get(literal)
-        if found is None:
+        translated = self._literals.get(literal)
+        if translated is None:
             parts, exact, value = self.space.conditions[literal >> 1]
             form = self._form(parts)
             if exact:
@@ -179,31 +179,31 @@ class Solver:
                 inside = self.space.quotients.get(variable, ((), 0, 0))[0]
                 variables += [v for v, _ in inside if v not in variables]
                 self.facts(variable)
-            found = self._literals[literal] = formula, variables
-        return found
+            translated = self._literals[literal] = formula, variables
+        return translated
 
     def _form(self, parts: terms.Parts) -> Any:
         return z3.Sum([self.variable(v) if factor == 1 else factor * self.variable(v) for v, factor in parts])
 
     def variable(self, variable: int) -> Any:
         """Return the Z3 constant of a variable."""
-        found = self._variables.get(variable)
-        if found is None:
-            found = self._variables[variable] = z3.Int(f"variable {variable}", ctx=self.context)
+        constant = self._variables.get(variable)
+        if constant is None:
+            constant = self._variables[variable] = z3.Int(f"variable {variable}", ctx=self.context)
             if variable not in self.space.quotients:
-                self._free[variable] = found.decl()
-        return found
+                self._free[variable] = constant.decl()
+        return constant
 
     def facts(self, variable: int) -> list[Any]:
         """Return Z3 formulas of what is true of a variable on every path."""
-        found = self._facts.get(variable)
-        if found is None:
+        formulas = self._facts.get(variable)
+        if formulas is None:
             constant = self.variable(variable)
             low, high = self.space.domains[variable]
             if variable in self.space.quotients:
                 parts, const, divisor = self.space.quotients[variable]
                 constant, low, high = self._form((*parts, (variable, -divisor))), -const, divisor - 1 - const
-            found = [constant >= int(low)] if low > -inf else []
-            found += [constant <= int(high)] if high < inf else []
-            self._facts[variable] = found
-        return found
+            formulas = [constant >= int(low)] if low > -inf else []
+            formulas += [constant <= int(high)] if high < inf else []
+            self._facts[variable] = formulas
+        return formulas

@@ -180,13 +180,13 @@ class Space:
 # --- What stands for ints and bools --------------------------------------------------------------------------------
 
 
-def _refusing(what: str) -> Any:
+def _refusing(operation: str) -> Any:
     """Return a method that says what cannot be done with a symbolic value."""
 
     def method(self: Int | Bool, *others: object) -> NoReturn:
         raise NotSymbolic(
-            f"{what} cannot be run symbolically: `{self!r}` has no single value here. A symbolic int takes part in "
-            "+, -, comparisons with ints, and *, //, % by concrete ints (positive ones for // and %)"
+            f"{operation} cannot be run symbolically: `{self!r}` has no single value here. A symbolic int takes part "
+            "in +, -, comparisons with ints, and *, //, % by concrete ints (positive ones for // and %)"
         )
 
     return method
@@ -208,12 +208,12 @@ def _remembered(sign: str, make: Callable[[Int, Any], Any]) -> Any:
             return NotImplemented
         else:
             return refuse(self, other)
-        found = self.memo.get(key)
-        if found is None:
+        result = self.memo.get(key)
+        if result is None:
             if kind is Int and other.space is not self.space:
                 raise NotSymbolic(f"`{self!r}` and `{other!r}` belong to different explorations")
-            found = self.memo[key] = make(self, other)
-        return found
+            result = self.memo[key] = make(self, other)
+        return result
 
     return method
 

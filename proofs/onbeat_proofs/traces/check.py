@@ -83,16 +83,16 @@ class TraceReport:
             ],
             "findings": [
                 {
-                    "invariant": each.invariant,
-                    "file": each.at.path,
-                    "line": each.at.line,
-                    "rank": each.at.rank,
-                    "step": each.at.step,
-                    "requests": list(each.ids),
-                    "message": each.message,
-                    "table": step_text(each.history) if each.history else None,
+                    "invariant": finding.invariant,
+                    "file": finding.at.path,
+                    "line": finding.at.line,
+                    "rank": finding.at.rank,
+                    "step": finding.at.step,
+                    "requests": list(finding.ids),
+                    "message": finding.message,
+                    "table": step_text(finding.history) if finding.history else None,
                 }
-                for each in self.findings
+                for finding in self.findings
             ],
         }
 
@@ -172,7 +172,7 @@ class _Check:
         self.counts: Counter[str] = Counter()
         self.open: dict[int, list[TraceFinding]] = {}
         """For each rank, findings whose history is not complete."""
-        self._told = 0
+        self._reported = 0
         self._done = 0
 
     def group(self, files: dict[int, list[str]]) -> None:
@@ -232,9 +232,9 @@ class _Check:
         self.open[rank] = [finding for finding in self.open[rank] if finding.due > 0]
 
     def _tell(self, replay: RankReplay) -> None:
-        if self.progress is None or replay.position - self._told < EVERY:
+        if self.progress is None or replay.position - self._reported < EVERY:
             return
-        self._told = replay.position
+        self._reported = replay.position
         self.progress(self.report.bytes + replay.position, self.total, self.report.steps + replay.steps)
 
     def _sum_up(self, replays: dict[int, RankReplay], ends: dict[int, int]) -> None:

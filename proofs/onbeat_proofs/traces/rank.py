@@ -11,7 +11,19 @@ from onbeat_proofs.traces.tally import TraceTally
 from onbeat_spec.config import Config
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.records import Facts, LockStep, Member, Place, State, Violation
-from onbeat_spec.trace import Accepted, Crashed, Header, Idle, Notice, Pause, Record, Refused, Reset, StepRecord, Update
+from onbeat_spec.trace import (
+    Accepted,
+    CacheReset,
+    Crashed,
+    Header,
+    Idle,
+    Notice,
+    PauseChanged,
+    Record,
+    Refused,
+    StepRecord,
+    Update,
+)
 from onbeat_spec.trace_read import TraceFile
 from onbeat_spec.trace_write import NO_STATE
 
@@ -75,7 +87,7 @@ class RankReplay:
         self._config = Config()
         self._any_flag = False
         self._monitor = Monitor(self._config)
-        self._known: dict[str, int] = {}
+        self._num_tokens: dict[str, int] = {}
         """Tokens that each live request knows, by what was delivered to it."""
         self._limits: dict[str, int] = {}
         self._flights: deque[tuple[int, frozenset[str]]] = deque()
@@ -106,9 +118,9 @@ class RankReplay:
 
     def drain(self) -> list[Violation]:
         """Return what was found since the last call."""
-        found = list(self._monitor.violations)
+        violations = list(self._monitor.violations)
         self._monitor.violations.clear()
-        return found
+        return violations
 
     def finding(self, violation: Violation) -> "TraceFinding":
         """Say where a violation was found: at the record that was read last."""
@@ -135,8 +147,8 @@ class RankReplay:
         # Whether a rank was paused when a later file of it began, the header does not say; its next step does. Up to
         # then it counts as paused, and is accused of nothing.
         self._paused = "all" if header.part else None
-        self._known = {each.id: each.num_tokens for each in header.state.requests.values() if _live(each.place)}
-        self._limits = {each.id: each.limit for each in header.state.requests.values() if _live(each.place)}
+        self._num_tokens = {view.id: view.num_tokens for view in header.state.requests.values() if _live(view.place)}
+        self._limits = {view.id: view.limit for view in header.state.requests.values() if _live(view.place)}
         self._flights = deque((step, frozenset(scheduled)) for step, scheduled in header.flights)
         self._next = header.next_step
         self._state(header.state)
@@ -164,7 +176,7 @@ class RankReplay:
                 self._update(record)
             case Accepted():
                 monitor.accepted(record.id, record.num_prompt, self._config.fits(record.num_prompt), now)
-                self._known[record.id] = record.num_prompt
+                self._num_tokens[record.id] = record.num_prompt
                 self._limits[record.id] = record.limit
             case Refused():
                 monitor.refused(record.id, record.num_prompt, self._config.fits(record.num_prompt), now)
@@ -172,9 +184,9 @@ class RankReplay:
                 monitor.notice(record.before or NO_STATE, record.after or NO_STATE, record.known, now)
                 if record.what == "abort" and record.known:
                     self._ended(record.id, "abort")
-            case Pause():
+            case PauseChanged():
                 self._paused = record.mode
-            case Reset():
+            case CacheReset():
                 for id in record.preempted:
                     monitor.released(id)
             case Crashed():
@@ -187,7 +199,7 @@ class RankReplay:
             self._report(COMPLETE, f"step {step.index} follows; step {self._next} was due")
             self._restart(self._any_flag)
             self._flights.clear()
-            self._known.clear()
+            self._num_tokens.clear()
         self.at = self.at._replace(step=step.index)
         self._next = step.index + 1
         self.steps += 1
@@ -219,7 +231,7 @@ class RankReplay:
         self.last_lock = lock.number
         # Which of the protocol's pauses let requests run, `protocol.may_run` has said when this scheduler was paused,
         # or was not. In a pause for new requests only it is not known.
-        return Member(lock, tokens, paused is None and bool(self._known), len(self._known), dummy)
+        return Member(lock, tokens, paused is None and bool(self._num_tokens), len(self._num_tokens), dummy)
 
     def _update(self, update: Update) -> None:
         if not self._flights or self._flights[0][0] != update.step:
@@ -231,16 +243,16 @@ class RankReplay:
         if self._flights and self._flights[0][0] == update.step:
             scheduled = self._flights.popleft()[1]
         for id in scheduled.union(update.tokens):
-            if id in self._known:
-                self._known[id] += update.tokens.get(id, 1)
+            if id in self._num_tokens:
+                self._num_tokens[id] += update.tokens.get(id, 1)
         for id, reason in update.finished.items():
-            if reason == "length" and id in self._known and id in self._limits:
+            if reason == "length" and id in self._num_tokens and id in self._limits:
                 self._compare(id, self._limits[id])
             self._ended(id, reason)
 
     def _ended(self, id: str, reason: str) -> None:
         self._monitor.finished(id, reason, self._next)
-        self._known.pop(id, None)
+        self._num_tokens.pop(id, None)
         self._limits.pop(id, None)
 
     # --- States ------------------------------------------------------------------------------------------------------
@@ -254,24 +266,24 @@ class RankReplay:
 
     def _tokens(self, state: State) -> None:
         """Hold what requests know against what was delivered to them."""
-        for each in state.requests.values():
-            if not _live(each.place):
+        for view in state.requests.values():
+            if not _live(view.place):
                 continue
-            if each.id in self._known:
-                self._compare(each.id, each.num_tokens)
+            if view.id in self._num_tokens:
+                self._compare(view.id, view.num_tokens)
             else:
-                self._known[each.id] = each.num_tokens
-                self._limits[each.id] = each.limit
+                self._num_tokens[view.id] = view.num_tokens
+                self._limits[view.id] = view.limit
 
     def _compare(self, id: str, expected: int) -> None:
         """Compare counts; positions stand for the tokens, which a trace does not have."""
-        known = self._known[id]
-        if known == expected:
+        counted = self._num_tokens[id]
+        if counted == expected:
             return
-        least = min(known, expected)
+        least = min(counted, expected)
         most = least + MOST_POSITIONS
-        self._monitor.delivered(id, self.at.step, range(least, min(known, most)), range(least, min(expected, most)))
-        self._known[id] = expected
+        self._monitor.delivered(id, self.at.step, range(least, min(counted, most)), range(least, min(expected, most)))
+        self._num_tokens[id] = expected
 
     def _report(self, invariant: str, message: str) -> None:
         self._monitor.violations.append(Violation(invariant, max(self._next, 0), message))
@@ -283,7 +295,7 @@ def mentioned(record: Record, message: str) -> tuple[str, ...]:
     ids: dict[str, None] = {}
     if isinstance(record, StepRecord):
         for state in (record.before, record.after, record.whole or record.after):
-            ids.update((each.id, None) for each in state.requests.values())
+            ids.update((view.id, None) for view in state.requests.values())
         ids.update(dict.fromkeys(record.step.scheduled))
     elif isinstance(record, Update):
         ids.update(dict.fromkeys([*record.tokens, *record.finished]))

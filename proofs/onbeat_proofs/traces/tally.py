@@ -26,10 +26,10 @@ class TraceTally:
     def __init__(self) -> None:
         self.met: Counter[str] = Counter()
 
-    def count(self, event: str, *seen: Any) -> None:
+    def count(self, event: str, *evidence: Any) -> None:
         """As `Tally.count`."""
         for id, counts in _RECORDED[event]:
-            self.met[id] += counts(*seen)
+            self.met[id] += counts(*evidence)
 
     def record(self, record: Record) -> None:
         """A record other than a step was read."""

@@ -165,8 +165,8 @@ def lines(report: "AuditReport") -> Iterator[str]:
 def _checks(report: "AuditReport") -> Iterator[str]:
     warnings = sum(misfit.warning for misfit in report.signature)
     misfits = len(report.signature) - warnings
-    told = _number(misfits, "misfit") if misfits else "takes every call"
-    yield f"signature  {told}{', ' + _number(warnings, 'warning') if warnings else ''}"
+    verdict = _number(misfits, "misfit") if misfits else "takes every call"
+    yield f"signature  {verdict}{', ' + _number(warnings, 'warning') if warnings else ''}"
     if report.search:
         explored = report.search
         seconds = sum(scope.seconds for scope in explored)
@@ -193,8 +193,8 @@ def _checks(report: "AuditReport") -> Iterator[str]:
         )
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count > 1 else ''}"
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
 
 
 def _extent(scope: "Explored") -> str:

@@ -64,10 +64,10 @@ def lines(report: "TraceReport") -> Iterator[str]:
     yield ""
     width = max((len(row.invariant) for row in report.rows), default=0)
     for row in report.rows:
-        what = row.why if row.verdict == "vacuous" else f"{row.met:>9,} times put to the test"
+        detail = row.why if row.verdict == "vacuous" else f"{row.met:>9,} times put to the test"
         if row.violations:
-            what = f"{row.met:>9,} times put to the test  {row.violations:,} violations"
-        yield f"{row.verdict:<9}  {row.invariant:<{width}}  {what}"
+            detail = f"{row.met:>9,} times put to the test  {row.violations:,} violations"
+        yield f"{row.verdict:<9}  {row.invariant:<{width}}  {detail}"
     for finding in report.findings:
         yield from _finding(finding)
     yield ""

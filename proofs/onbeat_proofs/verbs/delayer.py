@@ -73,8 +73,8 @@ def command(
     from onbeat_proofs.delayer.isolate import audit_apart
     from onbeat_proofs.delayer.rows import Settings
 
-    for each in ranks:
-        Settings(ranks=each, **numbers)  # out of range: an error before anything runs
+    for count in ranks:
+        Settings(ranks=count, **numbers)  # out of range: an error before anything runs
     job = DelayerJob(target, Settings(**numbers), ranks, extra, tensors, depth, seconds)
     report = audit_apart(job)
     click.echo("\n".join(lines(report)))
@@ -93,8 +93,8 @@ def lines(report: "DelayerReport") -> Iterator[str]:
     elif not settings.enable_prefill_delayer:
         left_out |= set(settings.as_json()) - interval - {"max_running_requests"}
     numbers = {name: value for name, value in settings.as_json().items() if value is not None}
-    given = [f"{name} {value:g}" for name, value in numbers.items() if name not in left_out]
-    yield f"{report.name}: {', '.join(given)}"
+    shown = [f"{name} {value:g}" for name, value in numbers.items() if name not in left_out]
+    yield f"{report.name}: {', '.join(shown)}"
     yield ""
     rows = [("check", "ranks", "verdict", "strength", "")]
     rows += [(r.check, str(r.ranks), r.verdict, r.strength, r.detail) for r in _in_order(report.results)]
@@ -120,13 +120,13 @@ def _in_order(results: "list[DelayerResult]") -> "list[DelayerResult]":
 
 def _shown(results: "list[DelayerResult]") -> "list[DelayerResult]":
     """Return one violation of each check: the smallest group, a run from the start rather than a single pass."""
-    found: dict[str, DelayerResult] = {}
+    smallest: dict[str, DelayerResult] = {}
     for result in results:
         if result.verdict == "violated":
-            known = found.get(result.check)
-            if known is None or (result.ranks, result.strength) < (known.ranks, known.strength):
-                found[result.check] = result
-    return _in_order(list(found.values()))
+            other = smallest.get(result.check)
+            if other is None or (result.ranks, result.strength) < (other.ranks, other.strength):
+                smallest[result.check] = result
+    return _in_order(list(smallest.values()))
 
 
 def _finding(result: "DelayerResult") -> Iterator[str]:

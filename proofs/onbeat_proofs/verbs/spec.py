@@ -65,7 +65,7 @@ def _group() -> Table:
 def _print_group(console: Console, entry: Invariant) -> None:
     _print_predicates(console, entry)
     console.print("checks", highlight=False)
-    for theorem in (each for each in THEOREMS if each.invariant == entry.id):
+    for theorem in [theorem for theorem in THEOREMS if theorem.invariant == entry.id]:
         strength = theorem.strength if not theorem.for_all else "for groups of any size"
         console.print(f"  for all     {theorem.id}: {strength}", highlight=False, soft_wrap=True)
     if entry.by_proof:

@@ -83,7 +83,7 @@ order_kept = Invariant(
 def nobody_overtakes(facts: Facts) -> Verdict:
     """Compare every admitted fresh prefill with those left waiting; compare the order of those left."""
     before, step = facts.before, facts.step
-    known, left = set(before.waiting), set(facts.after.waiting)
+    waiting, left = set(before.waiting), set(facts.after.waiting)
     for id in step.admitted:
         chosen = before.requests[id]
         now = facts.after.requests[id]
@@ -102,7 +102,7 @@ def nobody_overtakes(facts: Facts) -> Verdict:
             ):
                 return f"fresh prefill {id} was admitted before the older {other_id}"
     stayed = [id for id in before.waiting if id in left]
-    if before.held >= 0 and [id for id in facts.after.waiting if id in known] != stayed:
+    if before.held >= 0 and [id for id in facts.after.waiting if id in waiting] != stayed:
         return f"those left waiting stood as {stayed} and stand as {list(facts.after.waiting)}"
     return None
 

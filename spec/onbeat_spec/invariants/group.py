@@ -14,7 +14,7 @@ phase_agrees = Invariant(
     "All ranks of a group see the same phase at the same step.",
     Premise(
         "a lock step with the phases of two ranks",
-        lock_step=lambda step: sum(each.lock.phase is not None for each in step.members.values()) > 1,
+        lock_step=lambda step: sum(member.lock.phase is not None for member in step.members.values()) > 1,
     ),
 )
 
@@ -22,7 +22,7 @@ phase_agrees = Invariant(
 @phase_agrees.over("group")
 def phases_agree(step: GroupStep) -> Verdict:
     """Compare the recorded phases."""
-    phases = {rank: each.lock.phase for rank, each in step.members.items() if each.lock.phase is not None}
+    phases = {rank: member.lock.phase for rank, member in step.members.items() if member.lock.phase is not None}
     if len(set(phases.values())) > 1:
         return f"phases differ: {_by_rank(phases)}"
     return None
@@ -42,7 +42,8 @@ def calls_align(step: GroupStep) -> Verdict:
     if step.missing:
         absent = ", ".join(map(str, step.missing))
         return f"rank {absent} took no part in it; {', '.join(map(str, step.members))} did"
-    calls = {rank: each.lock.collectives for rank, each in step.members.items() if each.lock.collectives is not None}
+    locks = {rank: member.lock for rank, member in step.members.items()}
+    calls = {rank: lock.collectives for rank, lock in locks.items() if lock.collectives is not None}
     if len(set(calls.values())) > 1:
         return f"collectives differ: {_by_rank({rank: ' '.join(names) or 'none' for rank, names in calls.items()})}"
     return None
@@ -50,7 +51,7 @@ def calls_align(step: GroupStep) -> Verdict:
 
 def _dummy_or_stop(step: GroupStep) -> bool:
     members = step.members.values()
-    return len(members) > 1 and (all(each.lock.last for each in members) or any(each.dummy for each in members))
+    return len(members) > 1 and (all(member.lock.last for member in members) or any(member.dummy for member in members))
 
 
 wake_not_lost = Invariant(
@@ -64,12 +65,12 @@ wake_not_lost = Invariant(
 @wake_not_lost.over("group")
 def work_is_taken_up(step: GroupStep) -> Verdict:
     """Who has a request that may run takes no dummy, and does not stop with all others."""
-    stop = all(each.lock.last for each in step.members.values())
-    for rank, each in step.members.items():
-        if each.may_run and each.dummy:
-            return f"rank {rank} runs a dummy, and has {each.live} requests that may run"
-        if each.may_run and stop:
-            return f"all ranks stop, and rank {rank} has {each.live} requests"
+    stop = all(member.lock.last for member in step.members.values())
+    for rank, member in step.members.items():
+        if member.may_run and member.dummy:
+            return f"rank {rank} runs a dummy, and has {member.live} requests that may run"
+        if member.may_run and stop:
+            return f"all ranks stop, and rank {rank} has {member.live} requests"
     return None
 
 
@@ -78,7 +79,7 @@ pause_agreed = Invariant(
     "A rank stops only when all agreed; after that no stale wake starts it; resume is idempotent.",
     Premise(
         "a lock step after which a rank stops",
-        lock_step=lambda step: len(step.members) > 1 and any(each.lock.last for each in step.members.values()),
+        lock_step=lambda step: len(step.members) > 1 and any(member.lock.last for member in step.members.values()),
     ),
     cases=("B74", "B76"),
 )
@@ -87,7 +88,7 @@ pause_agreed = Invariant(
 @pause_agreed.over("group")
 def stops_together(step: GroupStep) -> Verdict:
     """Whoever stops after this lock step does so with all others."""
-    stops = {rank: each.lock.last for rank, each in step.members.items() if each.lock.last is not None}
+    stops = {rank: member.lock.last for rank, member in step.members.items() if member.lock.last is not None}
     if len(set(stops.values())) > 1:
         return f"ranks disagree whether to stop: {_by_rank(stops)}"
     return None
@@ -121,7 +122,7 @@ def _over(step: GroupStep) -> Verdict:
 
 
 def _dummy_beside_others(step: GroupStep) -> bool:
-    return len(step.members) > 1 and any(each.lock.filler is not None for each in step.members.values())
+    return len(step.members) > 1 and any(member.lock.filler is not None for member in step.members.values())
 
 
 fillers_are_free = Invariant(
@@ -136,17 +137,17 @@ fillers_are_free = Invariant(
 @fillers_are_free.over("group")
 def dummies_take_nothing(step: GroupStep) -> Verdict:
     """Read what each dummy took; beside one, whoever scheduled tokens took part in a forward."""
-    for rank, each in step.members.items():
-        filler = each.lock.filler
+    for rank, member in step.members.items():
+        filler = member.lock.filler
         if filler is not None and filler.blocks != 0:
             return f"the dummy of rank {rank} took {filler.blocks} KV blocks"
         if filler is not None and filler.expert_rows != 0:
             return f"{filler.expert_rows} rows of the dummy of rank {rank} reached an expert"
-    if any(each.dummy for each in step.members.values()):
-        for rank, each in step.members.items():
-            calls = each.lock.collectives
-            if each.tokens > 0 and calls is not None and not set(calls) - {"exchange"}:
-                return f"rank {rank} scheduled {each.tokens} tokens beside a dummy, and took part in no forward"
+    if any(member.dummy for member in step.members.values()):
+        for rank, member in step.members.items():
+            calls = member.lock.collectives
+            if member.tokens > 0 and calls is not None and not set(calls) - {"exchange"}:
+                return f"rank {rank} scheduled {member.tokens} tokens beside a dummy, and took part in no forward"
     return None
 
 

@@ -20,10 +20,10 @@ SOMEBODY_HELD = Premise("somebody was held", step=_somebody_held)
 
 def same(one: Facts, other: Facts) -> Verdict:
     """Compare two steps from one state by what they gave, took and admitted."""
-    for what in ("scheduled", "drafts", "evictions", "admitted", "loading"):
-        left, right = getattr(one.step, what), getattr(other.step, what)
+    for field in ("scheduled", "drafts", "evictions", "admitted", "loading"):
+        left, right = getattr(one.step, field), getattr(other.step, field)
         if left != right:
-            return f"{what}: {left}, and without the throttle {right}"
+            return f"{field}: {left}, and without the throttle {right}"
     return None
 
 
@@ -56,12 +56,12 @@ decode_never_held = Invariant(
 def decodes_get_as_much(throttled: Facts, unthrottled: Facts) -> Verdict:
     """Compare what each decode got, draft tokens aside: they take only what is left over."""
     for request in decodes(throttled.before, throttled.step.index):
-        got, baseline = (
+        tokens, baseline = (
             facts.step.scheduled.get(request.id, 0) - facts.step.drafts.get(request.id, 0)
             for facts in (throttled, unthrottled)
         )
-        if got < baseline:
-            return f"decode {request.id} got {got} tokens, and {baseline} without the throttle"
+        if tokens < baseline:
+            return f"decode {request.id} got {tokens} tokens, and {baseline} without the throttle"
     return None
 
 
@@ -105,8 +105,8 @@ def resumes_run(throttled: Facts, unthrottled: Facts) -> Verdict:
         if ready and id in unthrottled.step.scheduled and id not in throttled.step.scheduled:
             work = local_work(throttled.before.requests[id])
             left = "one token" if is_decode(work) else "more than one token"
-            got = f"remote resume {id} with {left} of local work got nothing; without the throttle it got tokens"
-            return got + _behind(throttled, id)
+            message = f"remote resume {id} with {left} of local work got nothing; without the throttle it got tokens"
+            return message + _behind(throttled, id)
     return None
 
 
@@ -270,9 +270,9 @@ def hit_by_held(throttled: Facts, unthrottled: Facts, id: str) -> bool:
     """
     if not throttled.config.enable_prefix_caching:
         return False
-    found = unthrottled.after.requests[id].num_computed - unthrottled.step.scheduled.get(id, 0)
+    computed = unthrottled.after.requests[id].num_computed - unthrottled.step.scheduled.get(id, 0)
     others = (other for other in throttled.step.held if other != id and other in unthrottled.step.scheduled)
-    return any(True for _ in others) and found > throttled.before.requests[id].num_computed
+    return any(True for _ in others) and computed > throttled.before.requests[id].num_computed
 
 
 @one_token_passes.over("runs")
@@ -284,8 +284,8 @@ def short_requests_run(throttled: Facts, unthrottled: Facts) -> Verdict:
             at_hand = after.num_computed - unthrottled.step.scheduled[id]
             if is_decode(after.num_tokens - at_hand) and not hit_by_held(throttled, unthrottled, id):
                 who = called(throttled.before.requests[id])
-                got = f"{who} has one token of local work and got none; without the throttle it got it"
-                return got + _behind(throttled, id)
+                message = f"{who} has one token of local work and got none; without the throttle it got it"
+                return message + _behind(throttled, id)
     return None
 
 

@@ -63,12 +63,12 @@ def everybody_is_served_once(facts: Facts) -> Verdict:
         if id not in facts.after.requests or id in evicted:
             continue
         request = before.requests[id]
-        given = step.scheduled.get(id, 0)
+        granted = step.scheduled.get(id, 0)
         booked = facts.after.requests[id].num_computed - request.num_computed
-        if booked != given:
-            return f"{id} was given {given} tokens and booked with {booked}"
-        if given - step.drafts.get(id, 0) > local_work(request) or step.drafts.get(id, 0) > request.num_drafts:
-            return f"{id} was given {given} tokens for {local_work(request)} of work and {request.num_drafts} drafts"
+        if booked != granted:
+            return f"{id} was given {granted} tokens and booked with {booked}"
+        if granted - step.drafts.get(id, 0) > local_work(request) or step.drafts.get(id, 0) > request.num_drafts:
+            return f"{id} was given {granted} tokens for {local_work(request)} of work and {request.num_drafts} drafts"
     if step.open:
         for request in decodes(before, step.index):
             if request.id not in step.scheduled and request.id not in evicted and request.id not in step.sat_out:

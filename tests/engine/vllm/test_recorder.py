@@ -20,7 +20,7 @@ from onbeat_engine.vllm import recorder
 from onbeat_engine.vllm.recorder import VllmRecorder
 from onbeat_proofs.traces.check import TraceReport, check_trace
 from onbeat_spec.records import Eviction, LockStep
-from onbeat_spec.trace import Accepted, Crashed, Idle, Notice, Pause, Record, Reset, StepRecord, Update
+from onbeat_spec.trace import Accepted, CacheReset, Crashed, Idle, Notice, PauseChanged, Record, StepRecord, Update
 from onbeat_spec.trace_read import TraceFile
 from tests.reference.test_observe_vllm import put
 from tests.reference.test_observe_vllm import scheduler as stand_in
@@ -188,10 +188,10 @@ def test_events(folder: Path) -> None:
     assert [each.lock for each in read if isinstance(each, StepRecord)] == [LockStep(4, 2)]
     assert [each for each in read if not isinstance(each, StepRecord)] == [
         Accepted("a", 4, 12),
-        Pause("all"),
-        Pause(None),
+        PauseChanged("all"),
+        PauseChanged(None),
         Idle(LockStep(3, 1)),
-        Reset(("b",)),
+        CacheReset(("b",)),
         Notice("abort", "a"),
         Notice("abort", "z", known=False),
     ]

@@ -96,8 +96,8 @@ def _below(file: Path) -> Path:
 
 def worst(checks: Iterable[CheckResult]) -> str:
     """Return the verdict of all checks together."""
-    found = {check.verdict for check in checks}
-    return next((verdict for verdict in VERDICTS if verdict in found), "undecided")
+    verdicts = {check.verdict for check in checks}
+    return next((verdict for verdict in VERDICTS if verdict in verdicts), "undecided")
 
 
 # --- Verdicts --------------------------------------------------------------------------------------------------------
@@ -127,10 +127,10 @@ def _verdicts(report: "AuditReport", checks: list[CheckResult]) -> Iterator[str]
 
 def _verdict(check: CheckResult, row: "InvariantResult | None") -> str:
     name = f'<a href="#{escape(_anchor(check))}">{escape(check.id)}</a>' if check.problems else escape(check.id)
-    told = [f"{name} {count:,}" for name, count in row.counts.items()] if row is not None else []
+    details = [f"{name} {count:,}" for name, count in row.counts.items()] if row is not None else []
     if row is not None and row.violations:
-        told.append(f"{row.violations:,} violations")
-    counts = check.reason or ", ".join(told)
+        details.append(f"{row.violations:,} violations")
+    counts = check.reason or ", ".join(details)
     return (
         f'<tr data-verdict="{check.verdict}"><td><span class="tag {check.verdict}">{check.verdict}</span></td>'
         f'<th scope="row"><code>{name}</code><span class="statement">{escape(check.statement)}</span></th>'
@@ -178,11 +178,11 @@ def _problem(report: "AuditReport", check: CheckResult, problem: Problem, number
         yield f"{_text(finding.pytest_file, f'{key}-pytest', 'pytest file')}</details>"
 
 
-def _text(text: str, key: str, what: str) -> str:
+def _text(text: str, key: str, label: str) -> str:
     """Return a block of text, with a button that copies it."""
     return (
-        f'<pre id="{escape(key)}" tabindex="0" role="region" aria-label="{what}">{escape(text)}</pre>'
-        f'<button type="button" class="copy" data-copy="{escape(key)}" aria-label="Copy the {what}">Copy</button>'
+        f'<pre id="{escape(key)}" tabindex="0" role="region" aria-label="{label}">{escape(text)}</pre>'
+        f'<button type="button" class="copy" data-copy="{escape(key)}" aria-label="Copy the {label}">Copy</button>'
     )
 
 

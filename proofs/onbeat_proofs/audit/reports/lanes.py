@@ -114,12 +114,12 @@ def _lane(records: Sequence[Record], id: str, y: int) -> list[str]:
         if cell is None:
             continue
         x, state = GAP + at * (CELL + GAP), cell["state"]
-        said = escape(f"step {record['step']}, {id}: {_said(cell)}")
+        title = escape(f"step {record['step']}, {id}: {_said(cell)}")
         if state == "finished":
             drawn.append(f'<circle class="finished" cx="{x + CELL / 2}" cy="{y + LANE / 2}" r="1.5"/>')
             continue
         drawn.append(
-            f'<g><title>{said}</title><rect class="{state}" x="{x}" y="{y}" width="{CELL}" height="{LANE}" rx="3"/>'
+            f'<g><title>{title}</title><rect class="{state}" x="{x}" y="{y}" width="{CELL}" height="{LANE}" rx="3"/>'
         )
         if cell["preempted"] and state != "preempted":
             drawn.append(f'<path class="evicted" d="M{x + CELL - 9} {y}h9v9z"/>')
@@ -164,5 +164,5 @@ def _described(records: Sequence[Record], ids: Sequence[str], violating: int) ->
     text = f"{len(ids)} request{'s' if len(ids) != 1 else ''} over steps {records[0]['step']} to {records[-1]['step']}."
     if at is None:
         return text
-    said = "; ".join(f"{id} {_said(cell)}" for id, cell in at["requests"].items())
-    return f"{text} Step {violating}, which violates the invariant: {said or 'no request'}."
+    cells = "; ".join(f"{id} {_said(cell)}" for id, cell in at["requests"].items())
+    return f"{text} Step {violating}, which violates the invariant: {cells or 'no request'}."

@@ -38,14 +38,14 @@ class ReportFiles:
     """The files asked for.
 
     Args:
-        asked: for each format, its file; None: not asked for.
+        formats: for each format, its file; None: not asked for.
 
     Raises:
         OnbeatError: two formats share a file, or a file cannot be written.
     """
 
-    def __init__(self, asked: Mapping[str, str | None]) -> None:
-        self.files = {name: Path(file) for name, file in asked.items() if file is not None}
+    def __init__(self, formats: Mapping[str, str | None]) -> None:
+        self.files = {name: Path(file) for name, file in formats.items() if file is not None}
         owners: dict[Path, str] = {}
         for name, file in self.files.items():
             other = owners.setdefault(file.resolve(), name)

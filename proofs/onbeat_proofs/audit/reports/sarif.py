@@ -122,8 +122,8 @@ def _message(report: "AuditReport", check: CheckResult, problem: Problem) -> str
 
 def _fingerprint(report: "AuditReport", check: CheckResult, problem: Problem) -> str:
     """Identify a problem across runs: neither line numbers nor what the search happened to find go into it."""
-    told = problem.message if problem.where else ""
-    parts = [report.scheduler, report.policy, check.id, problem.where, told]
+    message = problem.message if problem.where else ""
+    parts = [report.scheduler, report.policy, check.id, problem.where, message]
     return sha256("\0".join(parts).encode(errors="backslashreplace")).hexdigest()
 
 

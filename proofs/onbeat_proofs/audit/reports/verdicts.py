@@ -43,10 +43,10 @@ def checks_of(report: "AuditReport") -> list[CheckResult]:
     asked for.
     """
     checks = [_signature(report), *(_row(report, row) for row in report.rows)]
-    told = {row.invariant for row in report.rows}
+    invariants = {row.invariant for row in report.rows}
     for finding in report.findings:
-        if finding.invariant not in told:
-            told.add(finding.invariant)
+        if finding.invariant not in invariants:
+            invariants.add(finding.invariant)
             entry = CATALOGUE.get(finding.invariant)
             problems = tuple(_problems(report, finding.invariant))
             checks.append(CheckResult(finding.invariant, entry.statement if entry else "", "violated", problems))

@@ -32,7 +32,7 @@ def missing_attributes(cls: type, base: type = Scheduler) -> Iterator[tuple[str,
         return
     own = [part for part in cls.__mro__ if not issubclass(base, part)]
     trees = [(part, tree) for part in own if (tree := _source(part)) is not None]
-    known = {*dir(cls), *_instance(base), *(name for _, tree in trees for name in _assigned(tree))}
+    existing = {*dir(cls), *_instance(base), *(name for _, tree in trees for name in _assigned(tree))}
     if len(trees) < len(own):
         return
     for part, tree in trees:
@@ -41,7 +41,7 @@ def missing_attributes(cls: type, base: type = Scheduler) -> Iterator[tuple[str,
                 continue
             for name, attribute in sorted(_read(method)):
                 where = f"{part.__name__}.{method.name}"
-                if name == "self" and attribute not in known:
+                if name == "self" and attribute not in existing:
                     yield where, f"reads self.{attribute}, which neither the class nor its base has"
                 elif name in REQUESTS and attribute not in _of_requests():
                     yield where, f"reads {name}.{attribute}, which a request does not have"
@@ -52,8 +52,8 @@ def missing_attributes(cls: type, base: type = Scheduler) -> Iterator[tuple[str,
 def _instance(base: type) -> list[str]:
     """The attributes that the base's constructor sets."""
     with suppress(Exception):
-        made: Any = base(Config())
-        return list(vars(made))
+        scheduler: Any = base(Config())
+        return list(vars(scheduler))
     return []
 
 

@@ -51,8 +51,8 @@ def misfits_of(cls: type, base: type = Scheduler) -> list[Misfit]:
     misfits = list(_constructor(cls))
     derived = issubclass(cls, base)
     for name in dict.fromkeys((*CALLERS, *(_overridden(cls, base) if derived else ()))):
-        expected, found = _static(base, name), _static(cls, name)
-        if expected is not None and found is not expected:
+        expected, actual = _static(base, name), _static(cls, name)
+        if expected is not None and actual is not expected:
             misfits += compare(cls, base, name, name in CALLERS)
     if derived:
         misfits += [Misfit(where, message, False) for where, message in missing_attributes(cls, base)]
@@ -63,17 +63,18 @@ def probe(factory: Factory, policy: Policy) -> Misfit | None:
     """Step an idle scheduler, and see whether its step counter rises by one for each step (public case B27)."""
     try:
         scheduler = factory(Config(), policy)
-        seen = [scheduler.num_steps]
+        steps = [scheduler.num_steps]
         for _ in range(3):
             scheduler.update(scheduler.schedule(False), {})
-            seen.append(scheduler.num_steps)
+            steps.append(scheduler.num_steps)
     except Exception:
         return None  # found, and told properly, by every other check
-    if seen == [0, 1, 2, 3]:
+    if steps == [0, 1, 2, 3]:
         return None
     return Misfit(
         f"{type(scheduler).__name__}.num_steps",
-        f"is {', '.join(map(str, seen))} after 0 to 3 steps; clocks and deadlines count by it, one for each schedule()",
+        f"is {', '.join(map(str, steps))} after 0 to 3 steps; clocks and deadlines count by it, "
+        "one for each schedule()",
         False,
     )
 
@@ -99,24 +100,24 @@ def compare(cls: type, base: type, name: str, fatal: bool, renamed: bool = True)
         fatal: the class cannot be driven without it.
         renamed: parameters of other names are a misfit, not only a warning.
     """
-    expected, found = _static(base, name), _static(cls, name)
+    expected, actual = _static(base, name), _static(cls, name)
     where = f"{owner_of(cls, name).__name__}.{name}"
     if isinstance(expected, property):
-        if inspect.isfunction(found):
+        if inspect.isfunction(actual):
             yield Misfit(where, "is a method; in the base it is a property, read without a call", fatal)
         return
     if not callable(getattr(base, name)) or not inspect.isfunction(plain(expected)):
         return
-    if found is None:
+    if actual is None:
         yield Misfit(where, "is missing", fatal)
-    elif isinstance(found, property) or not callable(getattr(cls, name)):
-        yield Misfit(where, f"is a {type(found).__name__}; in the base it is a method, and it is called", fatal)
-    elif inspect.iscoroutinefunction(plain(found)) or inspect.isasyncgenfunction(plain(found)):
+    elif isinstance(actual, property) or not callable(getattr(cls, name)):
+        yield Misfit(where, f"is a {type(actual).__name__}; in the base it is a method, and it is called", fatal)
+    elif inspect.iscoroutinefunction(plain(actual)) or inspect.isasyncgenfunction(plain(actual)):
         yield Misfit(where, "is a coroutine function; its callers do not await it", fatal)
     else:
-        taken, given = bound(found), bound(expected)
-        reason = refused(taken, given)
-        by_name = None if reason else _cannot_take(taken, given, _by_name)
+        own_signature, base_signature = bound(actual), bound(expected)
+        reason = refused(own_signature, base_signature)
+        by_name = None if reason else _cannot_take(own_signature, base_signature, _by_name)
         if renamed:
             reason, by_name = reason or by_name, None
         if reason and name == "schedule":
@@ -129,8 +130,8 @@ def compare(cls: type, base: type, name: str, fatal: bool, renamed: bool = True)
         elif reason:
             yield Misfit(where, f"{reason}; take {_shown(name, expected)}, or *args and **kwargs", fatal)
         elif by_name:
-            told = f"a call by name fails: its parameters have other names than those of {_shown(name, expected)}"
-            yield Misfit(where, told, False, warning=True)
+            message = f"a call by name fails: its parameters have other names than those of {_shown(name, expected)}"
+            yield Misfit(where, message, False, warning=True)
 
 
 def owner_of(cls: type, name: str) -> type:
@@ -157,21 +158,21 @@ def bound(value: Any) -> inspect.Signature | None:
     return signature.replace(parameters=parameters)
 
 
-def refused(found: inspect.Signature | None, expected: inspect.Signature | None) -> str | None:
-    """Return why a call in place that `expected` takes cannot be made on `found`; None: all can, or it is not known."""
-    return _cannot_take(found, expected, _in_place)
+def refused(callee: inspect.Signature | None, expected: inspect.Signature | None) -> str | None:
+    """Return why a call in place that `expected` takes cannot be made on `callee`; None: all can, or not known."""
+    return _cannot_take(callee, expected, _in_place)
 
 
-def _cannot_take(found: inspect.Signature | None, expected: inspect.Signature | None, calls: _Calls) -> str | None:
-    """Return why a call that `expected` takes cannot be made on `found`; None: all can."""
-    if found is None or expected is None:
+def _cannot_take(callee: inspect.Signature | None, expected: inspect.Signature | None, calls: _Calls) -> str | None:
+    """Return why a call that `expected` takes cannot be made on `callee`; None: all can."""
+    if callee is None or expected is None:
         return None
     for positional, keywords in calls(expected):
         try:
-            found.bind(*(object() for _ in positional), **dict.fromkeys(keywords))
+            callee.bind(*(object() for _ in positional), **dict.fromkeys(keywords))
         except TypeError as error:
-            given = ", ".join([*positional, *(f"{name}=..." for name in keywords)])
-            return f"it is called with ({given}): {error}"
+            call = ", ".join([*positional, *(f"{name}=..." for name in keywords)])
+            return f"it is called with ({call}): {error}"
     return None
 
 

@@ -80,8 +80,8 @@ class VllmAdapter:
 
     def base(self, cls: type) -> type | None:
         """Return the nearest class of vLLM's own; None for one of these."""
-        found: type = own_base(cls)
-        return None if found is cls else found
+        parent: type = own_base(cls)
+        return None if parent is cls else parent
 
     def lacks(self) -> dict[str, str]:
         """vLLM's remote loads have no deadline."""

@@ -230,9 +230,9 @@ class VllmScheduler(DecidesItself):
         step.resumed = [id for id in step.admitted if id in holders]
         step.loading = [request.id for request in self.parked if request.id not in parked]
         out = [id for id, request in ran.items() if request.place is Place.WAITING]
-        step.evictions = [found for found in evictions if found.victim in out]
-        told = {eviction.victim for eviction in step.evictions}
-        step.evictions += [Eviction(id, id, 0) for id in out if id not in told]
+        step.evictions = [eviction for eviction in evictions if eviction.victim in out]
+        victims = {eviction.victim for eviction in step.evictions}
+        step.evictions += [Eviction(id, id, 0) for id in out if id not in victims]
         for id in step.admitted:
             request = self.requests[id]
             work[id] = request.num_tokens - request.num_computed + step.scheduled.get(id, 0)
@@ -250,28 +250,28 @@ class VllmScheduler(DecidesItself):
     @contextmanager
     def _evictions(self) -> Iterator[list[Eviction]]:
         """Note who is preempted, for whom, and what that brings, while a step is decided."""
-        real, seen = self.real, list[Eviction]()
+        real, evictions = self.real, list[Eviction]()
         manager, free = real.kv_cache_manager, self.pool
-        asked: list[str] = [""]
+        allocating: list[str] = [""]
         # A class may have put functions of its own there.
         own_allocate, own_preempt = vars(manager).get("allocate_slots"), vars(real).get("_preempt_request")
         allocate, preempt = manager.allocate_slots, getattr(real, "_preempt_request", None)
 
         def note_allocation(request: Any, *args: Any, **kwargs: Any) -> Any:
-            asked[0] = request.request_id
+            allocating[0] = request.request_id
             return allocate(request, *args, **kwargs)
 
         def note_preemption(request: Any, *args: Any, **kwargs: Any) -> Any:
             before = free.free
             result = preempt(request, *args, **kwargs)  # type: ignore[misc]  # only installed where there is one
-            seen.append(Eviction(request.request_id, asked[0] or request.request_id, free.free - before))
+            evictions.append(Eviction(request.request_id, allocating[0] or request.request_id, free.free - before))
             return result
 
         manager.allocate_slots = note_allocation
         if preempt is not None:
             real._preempt_request = note_preemption
         try:
-            yield seen
+            yield evictions
         finally:
             _put_back(manager, "allocate_slots", own_allocate)
             _put_back(real, "_preempt_request", own_preempt)
@@ -340,29 +340,29 @@ class VllmScheduler(DecidesItself):
         self.chunks = chunks(real)
         name = "deferred_waiting" if hasattr(real, "deferred_waiting") else "skipped_waiting"
         away: Iterable[Any] = getattr(real, name, ())
-        self.aside = frozenset(found.request_id for found in away)
+        self.aside = frozenset(request.request_id for request in away)
         offers, taken = ({}, {}) if real.connector is None else (real.connector.offers, real.connector.taken)
         for id, request in self.requests.items():
-            found = real.requests[id]
-            request.place, ready = place_of(real, found)
+            real_request = real.requests[id]
+            request.place, ready = place_of(real, real_request)
             request.eligible_at = 0 if ready or request.place is Place.PARKED else self.num_steps + 1
-            request.num_tokens = found.num_tokens
-            request.num_computed = found.num_computed_tokens
+            request.num_tokens = real_request.num_tokens
+            request.num_computed = real_request.num_computed_tokens
             if request.place is Place.WAITING and ready:
                 # The last token of a prompt that was loaded whole is computed again; the step that admits it says so.
-                request.num_computed = min(request.num_computed, found.num_tokens - 1)
+                request.num_computed = min(request.num_computed, real_request.num_tokens - 1)
             request.num_blocks = len(self.pool.table(id))
-            request.num_drafts = len(found.spec_token_ids)
-            request.num_preemptions = found.num_preemptions
+            request.num_drafts = len(real_request.spec_token_ids)
+            request.num_preemptions = real_request.num_preemptions
             if self._counts_placeholders:
-                request.num_placeholders = found.num_output_placeholders
+                request.num_placeholders = real_request.num_output_placeholders
             elif request.place is not Place.RUNNING:
                 request.num_placeholders = 0
             request.remote_tokens = offers.get(id, (0, False))[0]
             if not request.num_blocks:
                 taken.pop(id, None)
             request.external = taken.get(id, 0)
-            request.reserved = owed(real, found, request.place, block_ids(real, id))
+            request.reserved = owed(real, real_request, request.place, block_ids(real, id))
         self.pool.promised = sum(request.reserved for request in self.requests.values())
         for request in self.orphans:
             request.num_blocks = len(self.pool.table(request.id))
@@ -372,11 +372,11 @@ class VllmScheduler(DecidesItself):
         self.parked = [request for request in queued if request.place is Place.PARKED]
 
     def _is_live(self, id: str) -> bool:
-        found = self.real.requests.get(id)
-        return found is not None and place_of(self.real, found)[0] is not Place.FINISHED
+        request = self.real.requests.get(id)
+        return request is not None and place_of(self.real, request)[0] is not Place.FINISHED
 
-    def _of(self, found: Iterable[Any]) -> list[Request]:
-        return [self.requests[item.request_id] for item in found if item.request_id in self.requests]
+    def _of(self, real_requests: Iterable[Any]) -> list[Request]:
+        return [self.requests[item.request_id] for item in real_requests if item.request_id in self.requests]
 
     @property
     def counted_as_chunks(self) -> Collection[str] | None:
@@ -425,6 +425,6 @@ def _reason(finish_reason: Any) -> FinishReason:
 def _tell_holds(step: Step, without: Step) -> None:
     """Say whom a throttled step held: who would have got tokens, or a load, without the throttle."""
     out = {eviction.victim for eviction in step.evictions}
-    got = {*step.scheduled, *step.loading, *out}
-    step.held = [id for id in (*without.scheduled, *without.loading) if id not in got]
+    served = {*step.scheduled, *step.loading, *out}
+    step.held = [id for id in (*without.scheduled, *without.loading) if id not in served]
     step.hold = step.hold or bool(step.held)

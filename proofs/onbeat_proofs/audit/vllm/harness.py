@@ -117,13 +117,13 @@ class Store(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not installed 
 @cache
 def parameters(cls: Any) -> frozenset[str]:
     """The parameters of a constructor in this version; one that hands all on has those of its base."""
-    found: set[str] = set()
+    names: set[str] = set()
     for base in cls.__mro__:
-        known = signature(base).parameters
-        found.update(known)
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in known.values()):
+        accepted = signature(base).parameters
+        names.update(accepted)
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in accepted.values()):
             break
-    return frozenset(found)
+    return frozenset(names)
 
 
 def made(cls: Any, **arguments: Any) -> Any:

@@ -77,10 +77,10 @@ def full_version() -> str:
     Raises:
         NotAScheduler: vLLM is not installed.
     """
-    found = find_spec("vllm") if sys.modules.get("vllm", ()) is not None else None
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("vllm") if sys.modules.get("vllm", ()) is not None else None
+    if spec is None or not spec.submodule_search_locations:
         raise NotAScheduler("vLLM is not installed; run the audit in the environment of the vLLM that the class is for")
-    file = Path(found.submodule_search_locations[0], "_version.py")
+    file = Path(spec.submodule_search_locations[0], "_version.py")
     return str(run_path(str(file))["__version__"]).partition("+")[0] if file.is_file() else "unknown"
 
 

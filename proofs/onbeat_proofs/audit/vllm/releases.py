@@ -31,5 +31,5 @@ def text_of(cls: Any) -> type[Policy]:
     if names_its_text(cls):
         own: type[Policy] = cls.onbeat_policy
         return own
-    found = library.version()
-    return TEXTS[max(since for since in TEXTS if since <= found)]
+    installed = library.version()
+    return TEXTS[max(since for since in TEXTS if since <= installed)]

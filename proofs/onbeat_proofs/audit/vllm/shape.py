@@ -48,9 +48,9 @@ def shape(scheduler: Facade, names: Mapping[str, int]) -> tuple[Any, ...]:
     """
     real = scheduler.real
     cached = scheduler.config.enable_prefix_caching
-    known = {**scheduler.requests, **{request.id: request for request in scheduler.orphans}}
+    requests = {**scheduler.requests, **{request.id: request for request in scheduler.orphans}}
     return (
-        [_request(real, real.requests[id], request, cached) for id, request in known.items() if id in real.requests],
+        [_request(real, real.requests[id], request, cached) for id, request in requests.items() if id in real.requests],
         [[names[item.request_id] for item in getattr(real, name)] for name in _QUEUES if hasattr(real, name)],
         [sorted(names[id] for id in getattr(real, name)) for name in _SETS],
         sorted(names[item.request_id] for item in getattr(real, "deferred_waiting", ())),
@@ -62,18 +62,18 @@ def shape(scheduler: Facade, names: Mapping[str, int]) -> tuple[Any, ...]:
         scheduler.pool.free,
         _cadence(real),
         _blocks(real) if cached else None,
-        _extras(real, known),
+        _extras(real, requests),
     )
 
 
-def _request(real: Any, found: Any, request: Any, cached: bool) -> tuple[Any, ...]:
+def _request(real: Any, item: Any, request: Any, cached: bool) -> tuple[Any, ...]:
     return (
-        found.status.name,
-        (found.num_tokens, found.num_prompt_tokens, found.max_tokens, found.num_computed_tokens, found.priority),
-        (found.num_output_placeholders, found.num_preemptions > 0, bool(found.is_prefill_chunk)),
-        [int(getattr(found, name, 0)) for name in _COUNTS],
+        item.status.name,
+        (item.num_tokens, item.num_prompt_tokens, item.max_tokens, item.num_computed_tokens, item.priority),
+        (item.num_output_placeholders, item.num_preemptions > 0, bool(item.is_prefill_chunk)),
+        [int(getattr(item, name, 0)) for name in _COUNTS],
         (request.external, request.remote_tokens, request.sync_load, request.num_drafts, request.num_placeholders),
-        (request.arrival, [list(group) for group in block_ids(real, found.request_id)])
+        (request.arrival, [list(group) for group in block_ids(real, item.request_id)])
         if cached
         else request.num_blocks,
     )
@@ -91,14 +91,14 @@ def _blocks(real: Any) -> list[Any]:
     return [free, [(block.ref_cnt, repr(block.block_hash)) for block in pool.blocks]]
 
 
-def _extras(real: Any, known: Mapping[str, Any]) -> bytes:
+def _extras(real: Any, ids: Mapping[str, Any]) -> bytes:
     """Return what a derived class keeps beside what vLLM's own keeps."""
     cls: Any = type(real)
     base = own_base(cls)
     if base is cls:
         return b""
     kept = {name: value for name, value in vars(real).items() if name not in _own(base)}
-    requests = [real.requests[id] for id in known if id in real.requests]
+    requests = [real.requests[id] for id in ids if id in real.requests]
     on_requests = [
         {name: value for name, value in vars(request).items() if name not in _of_requests(_class(request))}
         for request in requests
@@ -106,7 +106,7 @@ def _extras(real: Any, known: Mapping[str, Any]) -> bytes:
     if not kept and not any(on_requests):
         return b""
     try:
-        return pickle.dumps((list(known), kept, on_requests), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((list(ids), kept, on_requests), pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise ValueError(f"{type(real).__name__} keeps what cannot be compared: {error}") from None
 

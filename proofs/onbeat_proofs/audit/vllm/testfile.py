@@ -107,7 +107,7 @@ def _sizes(config: Config) -> str:
 
 def _check(finding: Finding, ops: list[Op]) -> list[str] | None:
     """The lines that judge the run."""
-    last, id, said = ops[-1], finding.invariant, repr(finding.message)
+    last, id, message = ops[-1], finding.invariant, repr(finding.message)
     if isinstance(last, Schedule) and last.throttle is True:
         runs = "throttled, unthrottled = run(True), run(False)"
         names = [op.id for op in ops if isinstance(op, Add) and re.search(rf"\b{re.escape(op.id)}\b", finding.message)]
@@ -116,19 +116,19 @@ def _check(finding: Finding, ops: list[Op]) -> list[str] | None:
             called = re.findall(rf"\b(?:decode|chunk|resume|waiting) ({'|'.join(names)})\b", finding.message)
             first = finding.message.partition(",")[0].partition(" ")[0]
             who = called[0] if called else first if first in names else names[0]
-            return [runs, f"assert throttled.get({who!r}, 0) >= unthrottled.get({who!r}, 0), {said}"]
+            return [runs, f"assert throttled.get({who!r}, 0) >= unthrottled.get({who!r}, 0), {message}"]
         if id == "no-empty-step":
-            return [runs, f"assert throttled or not unthrottled, {said}"]
+            return [runs, f"assert throttled or not unthrottled, {message}"]
         if id in EQUAL:
-            return [runs, f"assert throttled == unthrottled, {said}"]
+            return [runs, f"assert throttled == unthrottled, {message}"]
     if isinstance(last, Schedule) and id in FLAG and isinstance(last.throttle, bool):
         shown = bool(re.search(r"flag (?:is|became) (?:True)|written \(True\)", finding.message))
-        return [f"assert run().flag is {not shown}, {said}"]
+        return [f"assert run().flag is {not shown}, {message}"]
     if isinstance(last, Schedule) and isinstance(last.throttle, bool):
         for invariant, pattern, line in AFTERWARDS:
             match = re.match(pattern, finding.message) if invariant == id else None
             if match is not None:
-                return ["world = run()", f"{line.format(*match.groups())}, {said}"]
+                return ["world = run()", f"{line.format(*match.groups())}, {message}"]
     if id == "no-crash":
         return [f"run()  # raises: {finding.message.splitlines()[0]}"]
     return None

@@ -80,8 +80,8 @@ def planted(fault: BalanceFault) -> Iterator[None]:
 def verdicts() -> list[tuple[BalanceFault, Verdict]]:
     """Decide, under each fault, the theorem that has to refute it."""
     by_id = {theorem.id: theorem for theorem in THEOREMS}
-    found = []
+    decided = []
     for fault in BALANCE_FAULTS:
         with planted(fault):
-            found.append((fault, decide(by_id[fault.refutes], Policy())))
-    return found
+            decided.append((fault, decide(by_id[fault.refutes], Policy())))
+    return decided

@@ -40,7 +40,7 @@ def _ranks(numbers: Numbers, settings: GroupSettings, *names: str) -> list[Rank]
     """Return ranks that are alike: what they share is the same, all else is free."""
     agreed, left, phase = numbers.int("agreed", 0), numbers.int("left", 0), numbers.int("phase", 0)
     members = numbers.int("members", 1)
-    found: list[Rank] = []
+    ranks: list[Rank] = []
     numbers.assume(left <= settings.sync)
     numbers.assume(phase < settings.interval)
     for name in names:
@@ -51,11 +51,11 @@ def _ranks(numbers: Numbers, settings: GroupSettings, *names: str) -> list[Rank]
         asleep, sleep = bool(numbers.bool(f"asleep {name}")), bool(numbers.bool(f"sleep {name}"))
         numbers.assume(not asleep or sleep)
         departing = numbers.int(f"departing {name}", 0)
-        for other in found:
+        for other in ranks:
             # The log says who departs; who leaves itself is no part of the group after the stop.
             numbers.assume(number != other.read or departing == other.departing)
-        found.append(Rank(number, agreed, left, phase, paused, sleep, asleep, members, departing))
-    return found
+        ranks.append(Rank(number, agreed, left, phase, paused, sleep, asleep, members, departing))
+    return ranks
 
 
 def _alike(one: Rank, other: Rank) -> bool:
@@ -229,11 +229,12 @@ def interval_changes_nothing_else(numbers: Numbers, policy: Policy) -> PathVerdi
 def exchange_is_right(numbers: Numbers, policy: Policy) -> PathVerdict:
     """The outcome of an exchange bounds every vote, is one of them, and tells of work iff somebody has it."""
     votes = [Vote(numbers.int(f"read {n}", 0), bool(numbers.bool(f"work {n}"))) for n in "abc"]
-    found = tally(votes)
-    bounds = all(found.lowest <= vote.read and vote.read <= found.highest for vote in votes)
-    met = any(found.lowest == vote.read for vote in votes) and any(found.highest == vote.read for vote in votes)
+    agreement = tally(votes)
+    bounds = all(agreement.lowest <= vote.read and vote.read <= agreement.highest for vote in votes)
+    met = any(agreement.lowest == vote.read for vote in votes) and any(agreement.highest == vote.read for vote in votes)
     work = votes[0].work or votes[1].work or votes[2].work
-    return PathVerdict(None if bounds and met and found.work == work else "an exchange returns something else", True)
+    right = bounds and met and agreement.work == work
+    return PathVerdict(None if right else "an exchange returns something else", True)
 
 
 THEOREMS = (

@@ -75,9 +75,9 @@ def running_turn(numbers: Numbers, policy: Policy) -> PathVerdict:
     decode = is_decode(local_work(request))
     throttled._serve(held, tuple(throttled.running), True)
     unthrottled._serve(free, tuple(unthrottled.running), False)
-    got, baseline = held.step.scheduled.get("r0", 0), free.step.scheduled.get("r0", 0)
-    if decode and got < baseline:
-        return PathVerdict(f"a decode gets {got} tokens, and {baseline} without the throttle", True)
+    tokens, baseline = held.step.scheduled.get("r0", 0), free.step.scheduled.get("r0", 0)
+    if decode and tokens < baseline:
+        return PathVerdict(f"a decode gets {tokens} tokens, and {baseline} without the throttle", True)
     if not unthrottled.over and held.step.budget < free.step.budget:
         return PathVerdict("the throttled pass has less budget left", True)
     return PathVerdict(None, bool(held.step.held) or bool(held.step.scheduled))
@@ -185,13 +185,13 @@ def budget_turn(numbers: Numbers, policy: Policy) -> PathVerdict:
     else:
         scheduler = build(numbers, Shape(0, ("fresh|resume|offer",)), policy)
         scheduler._scan(flight, tuple(scheduler.waiting), False)
-    given = sum(flight.step.scheduled.values())
+    granted = sum(flight.step.scheduled.values())
     if (
         flight.step.budget < 0
-        or flight.step.budget + given != left
+        or flight.step.budget + granted != left
         or any(n <= 0 for n in flight.step.scheduled.values())
     ):
-        return PathVerdict(f"{given} tokens were given of {left}, {flight.step.budget} are left", True)
+        return PathVerdict(f"{granted} tokens were given of {left}, {flight.step.budget} are left", True)
     return PathVerdict(None, bool(flight.step.scheduled))
 
 
@@ -209,10 +209,10 @@ def held_ahead_changes_nothing(numbers: Numbers, policy: Policy, kind: str) -> P
     alone = _scanned(numbers, policy, True, ("fresh", kind), only=1)
     if "w0" not in both.step.held:
         return PathVerdict(None, False)
-    for what in ("scheduled", "loading", "admitted"):
-        if getattr(both.step, what) != getattr(alone.step, what):
+    for field in ("scheduled", "loading", "admitted"):
+        if getattr(both.step, field) != getattr(alone.step, field):
             return PathVerdict(
-                f"{what} behind a held request: {getattr(both.step, what)}, alone {getattr(alone.step, what)}", True
+                f"{field} behind a held request: {getattr(both.step, field)}, alone {getattr(alone.step, field)}", True
             )
     return PathVerdict(None, bool(alone.step.scheduled) or bool(alone.step.loading))
 

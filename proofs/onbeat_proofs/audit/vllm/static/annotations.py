@@ -40,13 +40,13 @@ def callback_misfits(cls: type) -> Iterator[Misfit]:
     for method in (method for part in own_parts(cls) for method in methods_of(part)):
         for call in (node for node in ast.walk(method.tree) if isinstance(node, ast.Call)):
             callee = _callee(call.func, method, cls, held)
-            for expected, given in () if callee is None else _handed(call, callee):
-                handed = _vllm_method(given, method, cls)
+            for expected, argument in () if callee is None else _handed(call, callee):
+                handed = _vllm_method(argument, method, cls)
                 if handed is not None and _differ(_result(expected), handed.returns):
-                    told = f"hands {ast.unparse(given)} to {ast.unparse(call.func)}(), which expects of it"
+                    call_text = f"hands {ast.unparse(argument)} to {ast.unparse(call.func)}(), which expects of it"
                     installed = f"the installed vLLM's returns {_shown(handed)}"
                     yield Misfit(
-                        method.where, f"{told} {ast.unparse(_result(expected) or expected)}; {installed}", False
+                        method.where, f"{call_text} {ast.unparse(_result(expected) or expected)}; {installed}", False
                     )
 
 
@@ -68,9 +68,9 @@ def _handed(call: ast.Call, callee: Def) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield annotations of parameters and what is given for them."""
     parameters = [*callee.args.posonlyargs, *callee.args.args][1:]
     by_name = {parameter.arg: parameter for parameter in [*parameters, *callee.args.kwonlyargs]}
-    given = [(parameter, value) for parameter, value in zip(parameters, call.args, strict=False)]
-    given += [(by_name[k.arg], k.value) for k in call.keywords if k.arg in by_name]
-    for parameter, value in given:
+    pairs = [(parameter, value) for parameter, value in zip(parameters, call.args, strict=False)]
+    pairs += [(by_name[k.arg], k.value) for k in call.keywords if k.arg in by_name]
+    for parameter, value in pairs:
         if parameter.annotation is not None:
             yield parameter.annotation, value
 
@@ -81,13 +81,13 @@ def _vllm_method(node: ast.expr, method: Method, cls: type) -> Def | None:
         return None
     start = super_start(node.value, method)
     if start is not None and start in cls.__mro__:
-        found = after(cls, start, node.attr)
+        value = after(cls, start, node.attr)
     elif isinstance(node.value, ast.Name) and node.value.id == method.self_name:
-        found = static(cls, node.attr)
+        value = static(cls, node.attr)
     else:
         return None
-    ours = any(node.attr in vars(part) and vars(part)[node.attr] is found for part in cls.__mro__ if from_vllm(part))
-    return _text(found) if ours else None
+    ours = any(node.attr in vars(part) and vars(part)[node.attr] is value for part in cls.__mro__ if from_vllm(part))
+    return _text(value) if ours else None
 
 
 def _text(value: Any) -> Def | None:

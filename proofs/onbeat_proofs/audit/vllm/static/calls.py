@@ -43,25 +43,25 @@ def call_misfits(cls: type) -> Iterator[Misfit]:
     instance, held = attributes_set(cls), held_by(cls)
     for method in (method for part in own_parts(cls) for method in methods_of(part)):
         parents = parents_of(method.tree)
-        seen = set[str]()
+        messages = set[str]()
         for node in ast.walk(method.tree):
             if isinstance(node, ast.Call):
                 shown = ast.unparse(node.func)
                 target = _target(node.func, method, cls, instance, held)
                 message = None if target is None else _wrong(node, shown, target, parents)
-                if message and message not in seen and not guarded(node, parents):
-                    seen.add(message)
+                if message and message not in messages and not guarded(node, parents):
+                    messages.add(message)
                     yield Misfit(method.where, message, False)
 
 
 def _target(func: ast.expr, method: Method, cls: type, instance: set[str], held: dict[str, type]) -> _Target | None:
     """Return what is called, where it is vLLM's or the class's own; None: it cannot be told."""
     if not isinstance(func, ast.Attribute):
-        found = resolve(func, method.function)
-        if inspect.isclass(found) and not inspect.isabstract(found) and any(map(from_vllm, found.__mro__)):
-            return _Target(found)
-        known = inspect.isfunction(found) and found.__module__.partition(".")[0] == "vllm"
-        return _Target(found) if known else None
+        value = resolve(func, method.function)
+        if inspect.isclass(value) and not inspect.isabstract(value) and any(map(from_vllm, value.__mro__)):
+            return _Target(value)
+        vllm_function = inspect.isfunction(value) and value.__module__.partition(".")[0] == "vllm"
+        return _Target(value) if vllm_function else None
     receiver, name = func.value, func.attr
     if isinstance(receiver, ast.Name) and receiver.id == method.self_name and method.self_name is not None:
         return None if name in instance else _member(static(cls, name))
@@ -98,10 +98,10 @@ def held_by(cls: type, everybody: bool = False) -> dict[str, type]:
     for method in (m for part in cls.__mro__ if everybody or from_vllm(part) for m in methods_of(part)):
         for node in ast.walk(method.tree):
             if isinstance(node, ast.Assign):
-                made = resolve(node.value.func, method.function) if isinstance(node.value, ast.Call) else None
+                constructed = resolve(node.value.func, method.function) if isinstance(node.value, ast.Call) else None
                 for target in node.targets:
                     if isinstance(target, ast.Attribute) and ast.unparse(target.value) == method.self_name:
-                        kinds.setdefault(target.attr, set()).add(made if isinstance(made, type) else None)
+                        kinds.setdefault(target.attr, set()).add(constructed if isinstance(constructed, type) else None)
     return {name: kind for name, (kind, *more) in kinds.items() if kind is not None and not more}
 
 
@@ -150,9 +150,9 @@ def _free(value: Any) -> bool:
 
 
 def _signature(value: Any) -> str:
-    found = inspect.signature(value) if _free(value) else bound(value)
+    signature = inspect.signature(value) if _free(value) else bound(value)
     name = getattr(plain(value), "__name__", "")
-    names = [] if found is None else [str(p.replace(annotation=p.empty)) for p in found.parameters.values()]
+    names = [] if signature is None else [str(p.replace(annotation=p.empty)) for p in signature.parameters.values()]
     return f"{name}({', '.join(names)})"
 
 

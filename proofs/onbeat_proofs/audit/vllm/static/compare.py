@@ -72,15 +72,15 @@ def installed_base(cls: type) -> type:
     Raises:
         NotAScheduler: there is none.
     """
-    found = next((part for part in cls.__mro__ if from_vllm(part)), None)
-    if found is None:
-        found = getattr(sys.modules.get(_INTERFACE), "SchedulerInterface", None)
-    if found is None:
+    base = next((part for part in cls.__mro__ if from_vllm(part)), None)
+    if base is None:
+        base = getattr(sys.modules.get(_INTERFACE), "SchedulerInterface", None)
+    if base is None:
         raise NotAScheduler(
             f"{cls.__module__}.{cls.__qualname__} has no base in vLLM, and vLLM's scheduler interface is not loaded; "
             "derive from it, or import vllm first"
         )
-    return found
+    return base
 
 
 def _overridden(cls: type) -> Iterator[str]:
@@ -99,15 +99,15 @@ def _constructor(cls: type, base: type) -> Iterator[Misfit]:
     """The engine makes a scheduler with arguments by name."""
     chain = [*cls.__mro__, *base.__mro__]
     named = next((vars(p)["__init__"] for p in chain if from_vllm(p) and _known(vars(p).get("__init__"))), None)
-    found = bound(static(cls, "__init__")) if inspect.isfunction(static(cls, "__init__")) else None
-    if named is None or found is None:
+    signature = bound(static(cls, "__init__")) if inspect.isfunction(static(cls, "__init__")) else None
+    if named is None or signature is None:
         return
-    given = [name for name in CONSTRUCTED if name in inspect.signature(named).parameters]
+    names = [name for name in CONSTRUCTED if name in inspect.signature(named).parameters]
     try:
-        found.bind(**dict.fromkeys(given))
+        signature.bind(**dict.fromkeys(names))
     except TypeError as error:
         where = f"{owner_of(cls, '__init__').__name__}.__init__"
-        yield Misfit(where, f"the engine calls it with ({', '.join(f'{name}=...' for name in given)}): {error}", True)
+        yield Misfit(where, f"the engine calls it with ({', '.join(f'{name}=...' for name in names)}): {error}", True)
 
 
 def _known(value: Any) -> bool:
@@ -120,11 +120,11 @@ def _known(value: Any) -> bool:
 
 def _taken(cls: type, base: type, name: str) -> Iterator[Misfit]:
     """Compare what an override takes with what the base takes, and with how the base itself calls it."""
-    found = bound(static(cls, name)) if inspect.isfunction(plain(static(cls, name))) else None
-    if found is not None:
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in found.parameters.values())
+    signature = bound(static(cls, name)) if inspect.isfunction(plain(static(cls, name))) else None
+    if signature is not None:
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         for keyword, caller in _keywords(base, name):
-            if not takes_any and keyword not in found.parameters:
+            if not takes_any and keyword not in signature.parameters:
                 where = f"{owner_of(cls, name).__name__}.{name}"
                 yield Misfit(
                     where,
@@ -167,10 +167,10 @@ def _overridden_method(method: Method, cls: type) -> Method | None:
         tree = None if function is None else tree_of(function)
         if function is None or tree is None:
             continue
-        found = Method(part, method.name, function, tree)
+        overridden = Method(part, method.name, function, tree)
         if not getattr(value, "__isabstractmethod__", False):
-            return found
-        interface = interface or found
+            return overridden
+        interface = interface or overridden
     return interface
 
 
@@ -183,11 +183,11 @@ def _mode(cls: type) -> Iterator[Misfit]:
     names = {part.__name__ for part in cls.__mro__ if from_vllm(part)}
     if from_vllm(cls) or scheduler is None or not issubclass(cls, scheduler) or "AsyncScheduler" in names:
         return
-    told = _default_mode()
-    if told is not None:
+    reason = _default_mode()
+    if reason is not None:
         yield Misfit(
             cls.__name__,
-            f"class is sync, engine expects async: {told}; derive from AsyncScheduler, or turn it off",
+            f"class is sync, engine expects async: {reason}; derive from AsyncScheduler, or turn it off",
             False,
             warning=True,
         )

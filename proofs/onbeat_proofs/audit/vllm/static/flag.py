@@ -18,13 +18,13 @@ def flag_misfits(method: Method, mro: tuple[type, ...]) -> Iterator[Misfit]:
     if (name is None and var is None) or _reads_all(method.tree):
         return
     calls = list(base_calls(method, mro))
-    constants = {given[0].value for _, given in calls if given and isinstance(given[0], ast.Constant)}
+    constants = {values[0].value for _, values in calls if values and isinstance(values[0], ast.Constant)}
     if constants >= {True, False} and _used(method.tree, {name, var}):
         return  # one call for each value
-    for call, given in calls:
-        told = _told(call, given, name, var, method)
-        if told is not None:
-            yield Misfit(method.where, told[0], False, warning=told[1])
+    for call, values in calls:
+        problem = _told(call, values, name, var, method)
+        if problem is not None:
+            yield Misfit(method.where, problem[0], False, warning=problem[1])
             return
     if not calls and not _stub(method) and not _used(method.tree, {name, var}):
         yield Misfit(
@@ -44,12 +44,12 @@ def base_calls(method: Method, mro: tuple[type, ...]) -> Iterator[tuple[ast.Call
 
 
 def _told(
-    call: ast.Call, given: list[ast.expr], name: str | None, var: str | None, method: Method
+    call: ast.Call, values: list[ast.expr], name: str | None, var: str | None, method: Method
 ) -> tuple[str, bool] | None:
     """Return what is wrong with one call of the base, and whether that is only a warning."""
     shown = ast.unparse(call)
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-    first = given[0] if given else keywords.get(FLAG, keywords.get(name or FLAG))
+    first = values[0] if values else keywords.get(FLAG, keywords.get(name or FLAG))
     if isinstance(first, ast.Starred):
         whole = isinstance(first.value, ast.Name) and first.value.id == var
         if name is None and whole and var not in _stored(method.tree):

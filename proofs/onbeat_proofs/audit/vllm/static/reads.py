@@ -21,24 +21,24 @@ def read_misfits(cls: type) -> Iterator[Misfit]:
     """
     own = own_parts(cls)
     trees = {part: _text_of(part) for part in cls.__mro__ if part is not object}
-    known = {*dir(cls), *_declared(cls.__mro__), *_set_in(trees.values())}
+    existing = {*dir(cls), *_declared(cls.__mro__), *_set_in(trees.values())}
     free = any(_sets_by_name(method.tree) for part in own for method in methods_of(part))
     complete = not free and not hasattr(cls, "__getattr__") and all(trees[part] is not None for part in own)
     requests = _of_requests(trees.values())
-    asked = {name for part in own for name in _asked(trees[part])}
+    tested = {name for part in own for name in _asked(trees[part])}
     for method in (method for part in own for method in methods_of(part)):
-        seen = set[tuple[str, str]]()
+        reported = set[tuple[str, str]]()
         for node, name, attribute in _read(method):
-            if attribute in asked or (name, attribute) in seen or attribute.startswith("__"):
+            if attribute in tested or (name, attribute) in reported or attribute.startswith("__"):
                 continue
-            if name == method.self_name and complete and attribute not in known:
+            if name == method.self_name and complete and attribute not in existing:
                 message = f"reads self.{attribute}, which neither the class nor the installed vLLM sets"
             elif name in REQUESTS and requests is not None and attribute not in requests:
                 message = f"reads {name}.{attribute}, which a request of the installed vLLM does not have"
             else:
                 continue
             if not guarded(node, parents_of(method.tree)):
-                seen.add((name, attribute))
+                reported.add((name, attribute))
                 elsewhere = _set_elsewhere(attribute, method.owner)
                 patched = (
                     f"; {elsewhere} of the same package sets one of that name: is that a patch, and is it in force?"

@@ -28,15 +28,15 @@ def returned_by(tree: Def) -> Returned:
     """Read a function's returns; its annotation counts where it says more."""
     nodes = list(own_nodes(tree))
     values = [node.value for node in nodes if isinstance(node, ast.Return)]
-    given = [value for value in values if value is not None and not _is_none(value)]
+    returned = [value for value in values if value is not None and not _is_none(value)]
     generates = isinstance(tree, ast.AsyncFunctionDef) or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in nodes)
-    stub = not given and (generates or _says_nothing(tree))
+    stub = not returned and (generates or _says_nothing(tree))
     annotated = _annotated_length(tree.returns)
-    lengths = {_length(value) for value in given}
+    lengths = {_length(value) for value in returned}
     return Returned(
         stub=stub,
-        nothing=not given and not stub,
-        always=bool(given) and len(given) == len(values) and _ends(tree.body) and not _optional(tree.returns),
+        nothing=not returned and not stub,
+        always=bool(returned) and len(returned) == len(values) and _ends(tree.body) and not _optional(tree.returns),
         length=annotated if annotated is not None else next(iter(lengths)) if len(lengths) == 1 else None,
     )
 
