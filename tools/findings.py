@@ -149,7 +149,7 @@ def main(
         except EnvironmentFailedError as error:
             print(f"error: {error}", file=sys.stderr)
             failed = True
-    audited = {target.label: found for target in TARGETS if (found := results.known(target)) is not None}
+    audited = {target.label: result for target in TARGETS if (result := results.known(target)) is not None}
     for file in write(root / "docs", TARGETS, audited):
         print(file)
     return 2 if failed else 0

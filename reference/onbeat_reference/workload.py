@@ -78,7 +78,7 @@ def read(path: str | Path) -> list[Arrival]:
                 before = time_ns
                 arrivals.append(Arrival((time_ns - start) / 1e9, prompt, output, hashes))
     except _Wrong as wrong:
-        raise WorkloadError(f"{path}, line {line}: {wrong.what}; {wrong.remedy}") from None
+        raise WorkloadError(f"{path}, line {line}: {wrong.fault}; {wrong.remedy}") from None
     except OSError as error:
         raise WorkloadError(
             f"{path}: cannot be read ({error.strerror}); give the path of an Azure CSV or a Mooncake JSONL file"
@@ -97,9 +97,9 @@ Row = tuple[int, int, int, tuple[int, ...]]
 class _Wrong(Exception):
     """What is wrong with a line, and what to do."""
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(fault)
+        self.fault = fault
         self.remedy = remedy
 
 

@@ -69,11 +69,9 @@ def machine_for(factory: Factory, policy: str = "onbeat") -> type[RuleBasedState
 
         def told(self, violation: Violation) -> str:
             id = violation.invariant
-            recorded = history(id, self.driver.config, self.ops)
-            recorded = replace(recorded, config=replace(recorded.config, policy=policy))
-            small = shrink(
-                recorded, lambda scenario: violation_in(scenario, id, factory, rules()) is not None, SHRINK_S
-            )
+            full = history(id, self.driver.config, self.ops)
+            full = replace(full, config=replace(full.config, policy=policy))
+            small = shrink(full, lambda scenario: violation_in(scenario, id, factory, rules()) is not None, SHRINK_S)
             return f"{id}: {violation.message}; the scenario, made small:\n\n{dump(small)}"
 
     # What Hypothesis would do to make it small is done already, and done faster.

@@ -173,7 +173,7 @@ def table(loaded: Loaded, rows: Sequence[Sequence[Any]]) -> Any:
     return IntTable(rows)
 
 
-def make(loaded: Loaded, settings: Settings, **given: Any) -> Any:
+def make(loaded: Loaded, settings: Settings, **overrides: Any) -> Any:
     """Make one rank's PrefillDelayer of any version.
 
     Raises:
@@ -188,7 +188,7 @@ def make(loaded: Loaded, settings: Settings, **given: Any) -> Any:
         "cpu_group": layout.tp_group.cpu_group,
         "device_group": layout.tp_group.device_group,
         "server_args": arguments(settings),
-        **given,
+        **overrides,
     }
     cls = loaded.module.PrefillDelayer
     parameters = inspect.signature(cls).parameters
@@ -211,10 +211,10 @@ def decides(delayer: Any, state: Any, prefillable: bool, gathered: dict[str, Any
 
 
 def _pure(cls: type) -> Callable[..., Any]:
-    found = getattr(cls, "_negotiate_should_allow_prefill_pure", None)
-    if found is None:
+    method = getattr(cls, "_negotiate_should_allow_prefill_pure", None)
+    if method is None:
         raise NotADelayer(f"{cls.__name__} has no _negotiate_should_allow_prefill_pure: this version is not supported")
-    return found  # type: ignore[no-any-return]  # a method of a class that we do not know
+    return method  # type: ignore[no-any-return]  # a method of a class that we do not know
 
 
 def _names(function: Callable[..., Any]) -> set[str]:

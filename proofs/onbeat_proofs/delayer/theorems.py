@@ -181,7 +181,7 @@ class _Pass:
 
     def _one(self, rows: list[list[Any]], count: Any, slots: Any, wants: bool, late: bool) -> tuple[bool, Any]:
         """Return a rank's verdict and its next count; None: no delay is under way."""
-        self.delayer._gather_info = lambda **given: IntTable(rows)
+        self.delayer._gather_info = lambda **fields: IntTable(rows)
         self.loaded.clock.now = self.settings.max_delay_ms / 1000.0 if late else 0.0
         before = None if count is None else self.loaded.module._State(delayed_count=count, start_time=0.0)
         out = decides(self.delayer, before, wants, {"max_running_requests": slots} if wants else {})

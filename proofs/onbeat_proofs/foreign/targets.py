@@ -19,30 +19,30 @@ def load_scheduler(text: str) -> type:
     return load_class(text, "scheduler", NotAScheduler)
 
 
-def load_class(text: str, what: str, error: type[OnbeatError], base: Path | None = None) -> type:
+def load_class(text: str, label: str, error: type[OnbeatError], base: Path | None = None) -> type:
     """Return the class that `module:Class` or `file.py:Class` names.
 
     Args:
         text: the name.
-        what: what the class is for, in messages.
+        label: what the class is for, in messages.
         error: raised with one line that says what is wrong.
         base: folder that a relative file name starts from; by default the current one, in which modules are also
             looked for.
     """
     module_name, colon, path = text.rpartition(":")
     if not colon or not module_name or not all(part.isidentifier() for part in path.split(".")):
-        raise error(f"{what} is {text!r}; it must be module:Class or path/to/file.py:Class")
+        raise error(f"{label} is {text!r}; it must be module:Class or path/to/file.py:Class")
     if module_name.endswith(".py"):
-        module = _from_file((base or Path.cwd()) / module_name, what, error)
+        module = _from_file((base or Path.cwd()) / module_name, label, error)
     else:
-        module = _from_name(module_name, text, what, error)
+        module = _from_name(module_name, text, label, error)
     value: object = module
     for part in path.split("."):
         if not hasattr(value, part):
-            raise error(f"{what} {text!r}: {module_name} has no {path!r}; {_offer(module)}")
+            raise error(f"{label} {text!r}: {module_name} has no {path!r}; {_offer(module)}")
         value = getattr(value, part)
     if not isinstance(value, type):
-        raise error(f"{what} {text!r} is a {type(value).__name__}; name a class")
+        raise error(f"{label} {text!r} is a {type(value).__name__}; name a class")
     return value
 
 
@@ -56,25 +56,25 @@ def where_raised(error: BaseException, own: str = "") -> str:
     return f"{text} at {frames[-1].filename}:{frames[-1].lineno}" if frames else text
 
 
-def _from_file(file: Path, what: str, error: type[OnbeatError]) -> ModuleType:
+def _from_file(file: Path, label: str, error: type[OnbeatError]) -> ModuleType:
     if not file.is_file():
-        raise error(f"{what}: there is no file {file}; give a path relative to where it is named")
+        raise error(f"{label}: there is no file {file}; give a path relative to where it is named")
     # Under a name of its own, so that classes defined there can be pickled, and never shadow a real module.
     name = f"onbeat_file_{file.stem}_{abs(hash(str(file.resolve()))):x}"
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise error(f"{what}: {file} cannot be imported; it must be a Python file")
+        raise error(f"{label}: {file} cannot be imported; it must be a Python file")
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as reason:
         del sys.modules[name]
-        raise error(f"{what}: {file} cannot be imported: {where_raised(reason)}") from reason
+        raise error(f"{label}: {file} cannot be imported: {where_raised(reason)}") from reason
     return module
 
 
-def _from_name(name: str, text: str, what: str, error: type[OnbeatError]) -> ModuleType:
+def _from_name(name: str, text: str, label: str, error: type[OnbeatError]) -> ModuleType:
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -83,10 +83,12 @@ def _from_name(name: str, text: str, what: str, error: type[OnbeatError]) -> Mod
         return import_module(name)
     except ModuleNotFoundError as reason:
         if reason.name and (name == reason.name or name.startswith(f"{reason.name}.")):
-            raise error(f"{what} {text!r}: there is no module {reason.name!r}; install it or run where it is") from None
-        raise error(f"{what} {text!r} cannot be imported: {where_raised(reason)}") from reason
+            raise error(
+                f"{label} {text!r}: there is no module {reason.name!r}; install it or run where it is"
+            ) from None
+        raise error(f"{label} {text!r} cannot be imported: {where_raised(reason)}") from reason
     except (Exception, SystemExit) as reason:
-        raise error(f"{what} {text!r} cannot be imported: {where_raised(reason)}") from reason
+        raise error(f"{label} {text!r} cannot be imported: {where_raised(reason)}") from reason
     finally:
         if added:
             sys.path.remove(here)
