@@ -42,9 +42,9 @@ class Pip:
 
     def installs(self) -> list[str]:
         """What pip was asked for since the last call of this."""
-        done = [command.split(" -q --no-compile ")[1] for command in self.commands if " install " in command]
+        done = [command.split(" install -q ")[1] for command in self.commands if " install -q " in command]
         self.commands.clear()
-        return done
+        return [each.removeprefix("--no-compile ") for each in done]
 
     @staticmethod
     def _packages(environment: Path) -> Path:
