@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.keeps_text import RULES
 from tools.findings_notes import JUDGEMENTS, NOT_SHOWN, SEEN
 from tools.findings_shown import Shown, number, shown_by, table
 from tools.findings_targets import Target
@@ -146,7 +146,7 @@ def _policy(stock: Sequence[Target], results: Results) -> Iterator[str]:
             statement,
             *_cells(stock, results, lambda target, id=id: _strong(_verdicts(results, target).get(id, UNKNOWN))),
         ]
-        for id, statement in STATEMENTS.items()
+        for id, (statement, _) in RULES.items()
     ]
     yield from table(("", "statement", *_versions(stock)), rows)
 
@@ -220,6 +220,6 @@ def _invariants(stock: Sequence[Target], results: Results) -> Iterator[str]:
             *_cells(stock, results, lambda target, id=id: _strong(_verdicts(results, target).get(id, "not asked"))),
         ]
         for id, statement in statements.items()
-        if id not in STATEMENTS
+        if id not in RULES
     ]
     yield from table(("invariant", "statement", *_versions(stock)), rows)

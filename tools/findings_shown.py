@@ -9,13 +9,13 @@ from typing import Any
 from onbeat_proofs.audit.findings import kind_of
 from onbeat_proofs.audit.report import Finding
 from onbeat_proofs.audit.vllm.testfile import test_file
-from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.scenarios.files import load_text
 from onbeat_spec.catalogue import CATALOGUE
 from tools.findings_notes import NOTES, Note, note_for, place_of
 from tools.findings_targets import Target
 
-ORDER = (*STATEMENTS, *CATALOGUE)
+ORDER = (*RULES, *CATALOGUE)
 
 
 def number(version: str) -> tuple[int, int]:

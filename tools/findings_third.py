@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.keeps_text import RULES
 from tools.findings_shown import table
 from tools.findings_targets import Target
 from tools.vllm_env import ROOT
@@ -51,9 +51,9 @@ def _verdicts(result: Mapping[str, Any]) -> tuple[str, str, str, str]:
     verdicts = {row["invariant"]: row["verdict"] for row in report["invariants"]}
     if any(misfit["fatal"] for misfit in faults):
         return before, "not asked", "not asked", "not asked"
-    text = {verdicts[id] for id in STATEMENTS if id in verdicts}
+    text = {verdicts[id] for id in RULES if id in verdicts}
     kept = next((word for word in ("violated", "undecided", "vacuous", "holds") if word in text), "not asked")
-    own = [id for id, verdict in verdicts.items() if verdict == "violated" and id not in STATEMENTS]
+    own = [id for id, verdict in verdicts.items() if verdict == "violated" and id not in RULES]
     inherited = [id for id, verdict in verdicts.items() if verdict == "inherited"]
     return (
         before,

@@ -13,6 +13,9 @@ from onbeat_spec.config import Config
 from onbeat_spec.records import Facts, GroupStep, State
 
 Scope = Literal["state", "step", "runs", "history", "group"]
+Pair = Literal["throttle", "feature", "beat"]
+"""Which two runs from one state are compared: the throttled step with the unthrottled one, that with a step of a
+scheduler without the feature, or the step on a beat with the unthrottled one."""
 Verdict = str | None
 StatePredicate = Callable[[Config, State], Verdict]
 StepPredicate = Callable[[Facts], Verdict]
@@ -36,6 +39,20 @@ class TwoRuns:
     """A running decode could run in the step."""
 
 
+@dataclass(frozen=True, slots=True)
+class ByText:
+    """Two steps from one state, as the policy text sees them that the scheduler's family has built in.
+
+    A hold that is lifted, or that preempts, shows in no record of such a scheduler; by the text it would have been one.
+    """
+
+    throttled: Facts
+    holds: bool
+    """The text holds in the throttled step."""
+    all_held: bool
+    """The text holds everybody whom the unthrottled step served, and that is somebody."""
+
+
 def always(*evidence: object) -> bool:
     """Count every occurrence of an event."""
     return True
@@ -53,6 +70,8 @@ class Premise:
     """A step was scheduled."""
     runs: Callable[[TwoRuns], int] | None = None
     """Two steps from one state were compared."""
+    by_text: Callable[[ByText], int] | None = None
+    """Two steps of a scheduler that has its policy built in were compared."""
     call: Callable[[], int] | None = None
     """The scheduler was called."""
     accepted: Callable[[], int] | None = None
@@ -126,6 +145,8 @@ class Invariant:
     state: StatePredicate | None = None
     step: StepPredicate | None = None
     runs: RunsPredicate | None = None
+    pair: Pair = "throttle"
+    """Which two runs `runs` compares."""
     history: type[History] | Callable[..., Verdict] | None = None
     """A class for what has to be remembered from step to step, or a function for one event of the monitor."""
     group: GroupPredicate | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.keeps_text import RULES
 from onbeat_spec.catalogue import CATALOGUE
 from tests.tools.test_vllm_env import PYPROJECT, Pip
 from tools.findings import LIMIT, main
@@ -47,7 +47,7 @@ def report(*findings: dict[str, Any], **verdicts: str) -> dict[str, Any]:
             "verdict": verdicts.get(id.replace("-", "_"), "violated" if id in violated else "holds"),
             "statement": f"about {id}",
         }
-        for id in (*STATEMENTS, *CATALOGUE)
+        for id in (*RULES, *CATALOGUE)
     ]
     return {"environment": {"python": "3.11.7"}, "signature": [], "invariants": rows, "findings": list(findings)}
 
@@ -200,7 +200,7 @@ def test_targets() -> None:
 
 def test_notes() -> None:
     assert len({note.id for note in NOTES}) == len(NOTES)
-    assert {id for note in NOTES for id, _ in note.ways} <= {*STATEMENTS, *CATALOGUE}
+    assert {id for note in NOTES for id, _ in note.ways} <= {*RULES, *CATALOGUE}
     assert {note.seen for note in NOTES if note.seen} == set(SEEN)
     assert NOT_SHOWN.keys() <= SEEN.keys()
 

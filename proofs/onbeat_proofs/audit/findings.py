@@ -7,11 +7,11 @@ from onbeat_proofs.audit.adapters import Adapter
 from onbeat_proofs.audit.report import Finding
 from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.play.drain import AT_REST, drain, folded
-from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.play.replay import window
 from onbeat_proofs.play.table import step_text
 from onbeat_proofs.play.timeline import timeline
-from onbeat_proofs.play.two_runs import UNTHROTTLED, Runs, replay_runs
+from onbeat_proofs.play.two_runs import Runs, replay_runs
 from onbeat_proofs.scenarios.operations import Add, Op, Scenario, Schedule, flatten
 from onbeat_proofs.scenarios.shrink import shrink
 from onbeat_spec.catalogue import CATALOGUE
@@ -61,7 +61,7 @@ class Smallest:
 
         def shown(candidate: Scenario) -> Violation | None:
             own = self.shows(candidate, key, self.factory)
-            if own is None or self.base is None or id in STATEMENTS:
+            if own is None or self.base is None or id in RULES:
                 return own
             return own if self.shows(candidate, key, self.adapter.factory(self.base)) is None else None
 
@@ -80,7 +80,7 @@ class Smallest:
             without = replace(drained, steps=drained.steps[:-1])
             scenario = drained if shown(without) is None else small(without)
         last = scenario.steps[-1]
-        two_runs = id in STATEMENTS or (CATALOGUE[id].runs is not None and id not in UNTHROTTLED)
+        two_runs = id in RULES or (CATALOGUE[id].runs is not None and CATALOGUE[id].pair == "throttle")
         if two_runs and isinstance(last, Schedule):
             # Two runs are compared whatever the flag; with it the step shows what is wrong.
             throttled = replace(scenario, steps=(*scenario.steps[:-1], replace(last, throttle=True)))

@@ -7,7 +7,7 @@ from functools import cached_property
 from onbeat_proofs.audit.findings import Key, Smallest
 from onbeat_proofs.audit.report import Finding
 from onbeat_proofs.foreign.families import Factory
-from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.scenarios.operations import Scenario
 from onbeat_spec.catalogue import CATALOGUE
 
@@ -35,7 +35,7 @@ class Inherited:
 
     def in_the_same_run(self, key: Key, scenario: Scenario) -> bool:
         """Whether the base violates the same in the same run; after many such runs that is assumed."""
-        if self.base is None or key[0] in STATEMENTS:
+        if self.base is None or key[0] in RULES:
             return False
         if self.kinds[key] < ENOUGH and self.smallest.shows(scenario, key, self.base) is None:
             return False
@@ -48,7 +48,7 @@ class Inherited:
         A run in which the class holds otherwise than its base soon is another run. What then goes wrong in a step
         without a hold, and is not about holds, the base does as well, from a state that it gets to in its own way.
         """
-        if self.base is None or key[0] in STATEMENTS or CATALOGUE[key[0]].about_holds:
+        if self.base is None or key[0] in RULES or CATALOGUE[key[0]].about_holds:
             return False
         held = any(record["hold"] for record in finding.timeline if record["step"] == finding.step)
         if held or key not in self._of_the_base:

@@ -15,7 +15,7 @@ from onbeat_proofs.foreign.apart import Apart, Died, run_apart
 from onbeat_proofs.foreign.location import source_of
 from onbeat_proofs.foreign.targets import load_scheduler
 from onbeat_proofs.foreign.watchdog import GUARD, Guard
-from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.scenarios.files import dump
 from onbeat_proofs.scenarios.operations import Scenario, Schedule
 from onbeat_reference.workload import arrivals
@@ -88,7 +88,7 @@ def _dead(report: AuditReport, died: Died) -> AuditReport:
     if died.words:
         report.notes.append(f"its last words: {died.words}")
     texts = [
-        InvariantResult(id, "undecided", {}, 0, text, "policy") for id, text in STATEMENTS.items() if report.environment
+        InvariantResult(id, "undecided", {}, 0, text, "policy") for id, (text, _) in RULES.items() if report.environment
     ]
     report.rows = texts + [
         InvariantResult(id, "violated" if id == "no-crash" else "undecided", {}, int(id == "no-crash"), entry.statement)

@@ -31,7 +31,7 @@ from onbeat_proofs.foreign.location import source_of
 from onbeat_proofs.foreign.policies import policy_of
 from onbeat_proofs.foreign.targets import where_raised
 from onbeat_proofs.foreign.watchdog import GUARD, Hang
-from onbeat_proofs.play.keeps_text import STATEMENTS
+from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.play.suite import run_suite, scenarios_for
 from onbeat_proofs.play.tally import Tally
 from onbeat_proofs.scenarios.operations import Scenario, Schedule
@@ -195,7 +195,7 @@ class _Audit:
             if self.enough:
                 self.report.ended_early = True
                 break
-        order = [*STATEMENTS, *CATALOGUE]
+        order = [*RULES, *CATALOGUE]
         for done, key in enumerate(sorted(self.by_kind, key=lambda key: order.index(key[0]))):
             self.progress("shrink", done, len(self.by_kind))
             finding = self.smallest.finding(*self.by_kind[key])
@@ -322,7 +322,7 @@ class _Audit:
         counts = {check: tally.counted() for check, tally in self.tallies.items()}
         rows = []
         if self.adapter.decides_itself:
-            for id, statement in STATEMENTS.items():
+            for id, (statement, _) in RULES.items():
                 met = {check: tally.met[id] for check, tally in self.tallies.items()}
                 rows.append(InvariantResult(id, self.verdict(id, met), met, self.violations[id], statement, "policy"))
         for id, entry in CATALOGUE.items():

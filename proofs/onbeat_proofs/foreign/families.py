@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from onbeat_proofs.scenarios.operations import Op
 from onbeat_reference.schedulable import Schedulable
@@ -13,14 +13,12 @@ Factory = Callable[[Config, Policy], Schedulable]
 """Makes the scheduler: a class with the interface of the reference's `Scheduler`, or a function."""
 
 
-@runtime_checkable
 class TakesPolicy(Protocol):
     """A scheduler that asks the policy that it was given."""
 
     policy: Policy
 
 
-@runtime_checkable
 class DecidesItself(Protocol):
     """A scheduler of a family that has its policy built in, and differs from the reference in a few ways."""
 
@@ -60,9 +58,12 @@ def methods(protocol: type) -> tuple[str, ...]:
     )
 
 
-def lacks(scheduler: object) -> list[str]:
-    """Return what an object has not that is driven as a `Schedulable`."""
-    return [name for name in members(Schedulable) if not hasattr(scheduler, name)]
+def lacks(scheduler: object, protocol: type = Schedulable) -> list[str]:
+    """Return what an object has not of what a protocol asks for; by default, to be driven at all.
+
+    Not `isinstance`: from Python 3.12 on that does not see what `__getattr__` gives.
+    """
+    return [name for name in members(protocol) if not hasattr(scheduler, name)]
 
 
 def lacks_methods(cls: type, protocol: type) -> list[str]:

@@ -44,8 +44,8 @@ class Clients:
         self.policy = policy if policy is not None else policy_of(config.policy)()
         self.scheduler = _make(factory, config, self.policy)
         # Asked once: it takes long.
-        self._takes_policy = isinstance(self.scheduler, TakesPolicy)
-        self._decides_itself = isinstance(self.scheduler, DecidesItself)
+        self._takes_policy = not lacks(self.scheduler, TakesPolicy)
+        self._decides_itself = not lacks(self.scheduler, DecidesItself)
         self.monitor = Monitor(config) if monitor else None
         self.violations: list[Violation] = self.monitor.violations if self.monitor is not None else []
         self.history: list[PlayedStep] = []

@@ -6,20 +6,34 @@ That is not the question whether the text is any good: that is what the invarian
 """
 
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
+from onbeat_spec.catalogue import ByText
 from onbeat_spec.invariants.holds import hit_by_held, same
 from onbeat_spec.policy import Policy, local_work, runnable
 from onbeat_spec.records import Facts, View
 
-STATEMENTS = {
-    "text-holds": "A throttled step holds when the policy text of its version does, and exactly whom the text holds.",
-    "text-scan": "Behind a held request the scan of the waiting list ends, or goes on, as the text says.",
-    "text-flag": "The saturation flag is written in the steps in which the text writes it, and with the text's value.",
-}
-PREMISES = {
-    "text-holds": "a throttled step in a state where the text holds somebody",
-    "text-scan": "somebody waited behind a request that the text holds",
-    "text-flag": "a throttled step in which the text writes no flag, or a step after which the flag is up",
+
+class Rule(NamedTuple):
+    """What a scheduler that decides by itself must keep of the text, and the situation that puts it to the test."""
+
+    statement: str
+    premise: str
+
+
+RULES = {
+    "text-holds": Rule(
+        "A throttled step holds when the policy text of its version does, and exactly whom the text holds.",
+        "a throttled step in a state where the text holds somebody",
+    ),
+    "text-scan": Rule(
+        "Behind a held request the scan of the waiting list ends, or goes on, as the text says.",
+        "somebody waited behind a request that the text holds",
+    ),
+    "text-flag": Rule(
+        "The saturation flag is written in the steps in which the text writes it, and with the text's value.",
+        "a throttled step in which the text writes no flag, or a step after which the flag is up",
+    ),
 }
 _NO_BOUND = 1 << 30
 
@@ -85,23 +99,20 @@ class Comparison:
                 yield from (("text-flag", message) for message in self._flag(facts, held, aside))
 
     def met(self) -> Iterator[str]:
-        """Yield the ids of what the two steps put to the test: rules of the text, and invariants about holds.
-
-        A hold that is lifted, or preempts, shows in no record of a scheduler that decides by itself; by the text it
-        would have been one.
-        """
-        if self.hold and self.throttled.step.evictions:
-            yield "throttle-never-evicts"
+        """Yield the rules that the two steps put to the test."""
         if self.held:
             yield "text-holds"
-            if not self.unthrottled.step.scheduled.keys() - self.held:
-                yield "no-empty-step"
             waiting = self.throttled.before.waiting
             first = next((place for place, id in enumerate(waiting) if id in self.held), len(waiting))
             if waiting[first + 1 :]:
                 yield "text-scan"
         if self.throttled.before.in_flight == 0 and (self.hold or self.unthrottled.after.saturated):
             yield "text-flag"
+
+    def by_text(self) -> ByText:
+        """Return what premises of invariants read of the two steps."""
+        all_held = bool(self.held) and not self.unthrottled.step.scheduled.keys() - self.held
+        return ByText(self.throttled, self.hold, all_held)
 
     def _held(self, facts: Facts) -> set[str]:
         """Return, of those whom a step served, those whom the text holds."""

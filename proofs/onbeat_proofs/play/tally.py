@@ -34,7 +34,7 @@ def never_seen(invariant: str) -> str:
     """Say what an invariant would have needed to be put to the test, and did not get."""
     entry = CATALOGUE.get(invariant)
     if entry is None:
-        return f"never seen: {keeps_text.PREMISES[invariant]}"
+        return f"never seen: {keeps_text.RULES[invariant].premise}"
     if entry.about_holds:
         return f"never seen together: an effect of the throttle, and: {entry.premise.words}"
     return f"never seen: {entry.premise.words}"

@@ -23,7 +23,7 @@ from onbeat_proofs.scenarios.operations import Add, Op, Scenario, Schedule
 from onbeat_reference.lifecycle import Outputs
 from onbeat_reference.schedulable import Schedulable
 from onbeat_reference.scheduler import Scheduler
-from onbeat_spec.catalogue import CATALOGUE
+from onbeat_spec.catalogue import CATALOGUE, Pair
 from onbeat_spec.config import Config
 from onbeat_spec.invariants import RUNS_PREDICATES
 from onbeat_spec.monitor import Monitor
@@ -127,13 +127,13 @@ class Runs(Driver):
         try:
             one, other = branch(self.scheduler, {}), branch(self.scheduler, {})
             throttled, unthrottled = attempt(True, one), attempt(False, other)
-            pairs = dict.fromkeys(_THROTTLED, (throttled, unthrottled))
+            pairs: dict[Pair, tuple[Facts, Facts]] = {"throttle": (throttled, unthrottled)}
             featureless = self._without_feature()
             if featureless is not None:
-                pairs["off-means-off"] = unthrottled, attempt(False, featureless)
+                pairs["feature"] = unthrottled, attempt(False, featureless)
             on_beat = by_clock and not self._clock.throttle()
             if on_beat:
-                pairs["beat-equals-baseline"] = attempt(self._clock.throttle(), branch(self.scheduler, {})), unthrottled
+                pairs["beat"] = attempt(self._clock.throttle(), branch(self.scheduler, {})), unthrottled
         except CRASHES as error:
             self._crash(error)
             return
@@ -143,7 +143,7 @@ class Runs(Driver):
             if self._decides_itself:
                 self._hold_against_text(throttled, unthrottled, cast(DecidesItself, one), cast(DecidesItself, other))
             for entry, check in RUNS_PREDICATES:
-                pair = pairs.get(entry.id)
+                pair = pairs.get(entry.pair)
                 verdict = check(*pair) if pair is not None else None
                 if verdict is not None:
                     self._report(entry.id, verdict, now)
@@ -180,6 +180,7 @@ class Runs(Driver):
         for id, message in comparison.strays():
             self._report(id, message, throttled.step.index)
         self.tally.met.update(comparison.met())
+        self.tally.count("by_text", comparison.by_text())
 
     # --- What is counted -----------------------------------------------------------------------------------------
 
@@ -196,11 +197,6 @@ class Runs(Driver):
         self.tally.count("delivered", any(track.num_preemptions or self.in_flight for track, _, _ in dues))
         if outputs.finished and not self.scheduler.has_unfinished_requests():
             self.tally.count("rest")
-
-
-UNTHROTTLED = frozenset({"off-means-off", "beat-equals-baseline"})
-"""Invariants of two runs that speak of steps without the throttle; all others compare the throttled step with it."""
-_THROTTLED = frozenset(entry.id for entry, _ in RUNS_PREDICATES) - UNTHROTTLED
 
 
 def replay_runs(

@@ -68,9 +68,9 @@ def _state(predicate: StatePredicate, which: int) -> Callable[[Trio], Verdict]:
 def checks() -> Iterator[Check]:
     """Yield every predicate of the catalogue that speaks about states, steps, or two runs."""
     for entry, runs in RUNS_PREDICATES:
-        if entry.id == "off-means-off":
+        if entry.pair == "feature":
             yield entry.id, "off", _runs(runs, 1, 2)
-        elif entry.id != "beat-equals-baseline":  # a beat is an unthrottled step: see the theorem on phase 0
+        elif entry.pair != "beat":  # a beat is an unthrottled step: see the theorem on phase 0
             yield entry.id, "runs", _runs(runs, 0, 1)
     for which in (0, 1):
         for entry, step in STEP_PREDICATES:

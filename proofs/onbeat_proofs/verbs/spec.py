@@ -56,7 +56,7 @@ def _group() -> Table:
     """The invariants of a lock-step group; they have no place in the matrix, which is about one rank."""
     table = Table(box=None, pad_edge=False)
     table.add_column("of a group", no_wrap=True)
-    table.add_column("statement; checked by onbeat protocol, and on traces")
+    table.add_column("statement; checked by onbeat protocol, on traces, or by both")
     for entry in GROUP_CATALOGUE.values():
         table.add_row(entry.id, entry.statement)
     return table

@@ -55,6 +55,7 @@ beat_equals_baseline = Invariant(
     Premise("the clock was on a beat in a state where the throttle matters", beat=bool),
     cases=("B05",),
     about_holds=True,
+    pair="beat",
 )
 
 
@@ -123,6 +124,7 @@ throttle_never_evicts = Invariant(
     Premise(
         "a step that held preempted somebody",
         runs=lambda two: two.throttled.step.hold and bool(two.throttled.step.evictions),
+        by_text=lambda seen: seen.holds and bool(seen.throttled.step.evictions),
     ),
     witness=lambda throttled, unthrottled: bool(throttled.step.held and throttled.step.evictions),
     about_holds=True,

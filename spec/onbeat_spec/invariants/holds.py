@@ -149,6 +149,7 @@ off_means_off = Invariant(
     in_traces=SOMEBODY_HELD,
     witness=lambda throttled, unthrottled: bool(unthrottled.step.scheduled) and throttled.step.hold,
     about_holds=True,
+    pair="feature",
 )
 
 
@@ -211,6 +212,7 @@ no_empty_step = Invariant(
     Premise(
         "a hold left, or would have left, nothing but prefills to schedule",
         runs=lambda two: two.throttled.step.lifted or (two.matters and not two.throttled.step.scheduled),
+        by_text=lambda seen: seen.all_held,
     ),
     cases=("B07",),
     in_traces=SOMEBODY_HELD,
