@@ -65,7 +65,7 @@ class Timed:
         self.steps += 1
         return Waiting(self, pending)
 
-    def dummy(self) -> int:
+    def dummy(self) -> int | None:
         """Take part in a forward."""
         return self.inner.dummy()
 

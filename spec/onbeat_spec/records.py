@@ -244,8 +244,8 @@ class Filler(NamedTuple):
 
     blocks: int
     """KV blocks that left the pool."""
-    expert_rows: int
-    """Rows that reached an expert, by the count of the executor."""
+    expert_rows: int | None = None
+    """Rows that reached an expert, as counted where tokens go to experts; None: nobody could count them."""
 
 
 class LockStep(NamedTuple):

@@ -200,7 +200,7 @@ def _read_lock(packed: object, where: str) -> LockStep:
 
 def _read_filler(packed: object, where: str) -> Filler:
     keys = Keys(packed, where)
-    filler = Filler(keys.take("blocks", integer), keys.take("expert_rows", integer))
+    filler = Filler(keys.take("blocks", integer), keys.take("expert_rows", integer, None))
     keys.done(Filler._fields)
     return filler
 

@@ -135,7 +135,7 @@ def _lock(lock: LockStep) -> Json:
     if lock.last is not None:
         packed["last"] = lock.last
     if lock.filler is not None:
-        packed["filler"] = lock.filler._asdict()
+        packed["filler"] = {name: count for name, count in lock.filler._asdict().items() if count is not None}
     return packed
 
 

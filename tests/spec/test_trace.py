@@ -70,7 +70,7 @@ def states(draw: Callable[[Any], Any], others: State | None = None) -> State:
 
 
 TIMES = st.sampled_from([0.0, 1.5])
-FILLERS = st.builds(Filler, INTS, INTS)
+FILLERS = st.builds(Filler, INTS, st.none() | INTS)
 LOCKS = st.builds(LockStep, INTS, st.none() | INTS, st.none() | TUPLES, st.none() | st.booleans(), st.none() | FILLERS)
 
 
@@ -232,7 +232,7 @@ def changed(packed: dict[str, Any], where: str, value: object) -> dict[str, Any]
         ("1.after.requests.0.place", "here", r"requests\[0\].place is 'here'; it must be one of waiting, parked"),
         ("1.before.requests.0", "z", r"before.requests\[0\] is 'z', which does not stand in the state that this one"),
         ("1.lock", {"phase": 0}, r"t.ndjson:2: step.lock has no 'number'"),
-        ("1.lock", {"number": 0, "filler": {"blocks": 0}}, r"t.ndjson:2: step.lock.filler has no 'expert_rows'"),
+        ("1.lock", {"number": 0, "filler": {"expert_rows": 0}}, r"t.ndjson:2: step.lock.filler has no 'blocks'"),
     ],
 )
 def test_a_wrong_key_or_value_is_named(tmp_path: Path, where: str, value: object, message: str) -> None:

@@ -12,7 +12,7 @@ A forward begins with `begin`, or `alike` where graphs are captured. A rank with
 with none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -49,6 +49,9 @@ class ExpertParallel:
         self._held = held
         self._tokens: tuple[int, ...] | None = None
         self._alike = False
+        self._num_experts = max(experts.stop for experts in held)
+        self._counts: list[int] | None = None
+        """Of each sparse layer, this rank's rows that reached an expert; None: nobody counts."""
         # Measured with 2 ranks, top-2 of 4 experts (benchmarks/coordination.py): all-gather from 1 token to 256.
         self._way: Way = "all-gather" if way == "auto" and group.size <= _FEW_RANKS else "all-to-all"
         if way != "auto":
@@ -74,6 +77,18 @@ class ExpertParallel:
         """Let a forward begin to which all ranks bring as many tokens, as each knows already: nothing is exchanged."""
         self._tokens, self._alike = (num_tokens,) * self._group.size, True
 
+    def count(self, forward: Callable[[], object]) -> int | None:
+        """Run a forward; return how many rows of this rank reached an expert, in the layer where they were most.
+
+        None: no layer was called (a replayed CUDA graph does not come by here), so nobody counted.
+        """
+        counts = self._counts = []
+        try:
+            forward()
+        finally:
+            self._counts = None
+        return max(counts, default=None)
+
     def __call__(self, layer: int, x: Any, ids: Any, weights: Any) -> Any:
         """Apply experts `ids` [T, K] (by their numbers in the whole model) to `x` [T, H], weighted by `weights` [T, K].
 
@@ -87,6 +102,8 @@ class ExpertParallel:
                 f"rank {self._group.rank} has {len(x)} tokens in layer {layer}, and told the others of {tokens}; "
                 f"call begin with their number first"
             )
+        if self._counts is not None:
+            self._counts.append(int((ids < self._num_experts).any(dim=1).sum()))
         if sum(tokens) == 0:
             return x
         way = self._gathered if self._alike or self._way == "all-gather" else self._dispatched

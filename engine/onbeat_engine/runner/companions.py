@@ -1,5 +1,6 @@
 """What the runner asks of the ranks that share its experts."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from onbeat_engine.runner.models.moe import Experts
@@ -34,6 +35,10 @@ class Companions(Experts, Protocol):
             num_tokens: this rank's; 0 for a forward without any.
             replays: this rank could replay a graph.
         """
+        ...
+
+    def count(self, forward: Callable[[], object]) -> int | None:
+        """Run a forward; return how many rows of this rank reached an expert; None: nobody could count."""
         ...
 
     def alike(self, num_tokens: int) -> None:

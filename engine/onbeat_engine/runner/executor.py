@@ -82,8 +82,12 @@ class Executor(Protocol):
         """Begin a step; its rows are never empty."""
         ...
 
-    def dummy(self) -> int:
-        """Take part in a forward of the group without any token of one's own; return the rows that reached experts."""
+    def dummy(self) -> int | None:
+        """Take part in a forward of the group without any token of one's own.
+
+        Returns:
+            Rows of this rank that reached an expert; None: nobody could count them.
+        """
         ...
 
     def release(self, request: EngineRequest) -> None:

@@ -1,6 +1,7 @@
 """The model runner: executes the scheduler's steps with a real model."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -136,19 +137,18 @@ class ModelRunner:
                 logits = self._logits(batch, hidden)
             return self._sample(batch, logits, hidden)
 
-    def dummy(self) -> int:
-        """Take part in a forward of the group without a token; return the rows that reached experts."""
+    def dummy(self) -> int | None:
+        """Take part in a forward of the group without a token; see `Executor.dummy`."""
         if self._companions is None:
             return 0
         with torch.inference_mode():
             size = self._agree([])
             if size and self._graphs is not None:
-                batch = self._pad(size)
-                self._graphs.replay(size)
-                return len(batch.rows)
+                self._pad(size)
+                return self._companions.count(partial(self._graphs.replay, size))
             none = torch.zeros(0, dtype=torch.int64, device=self.device)
-            self.model.decoder.forward(none, none, self._attention, self._companions)
-            return 0
+            forward = partial(self.model.decoder.forward, none, none, self._attention, self._companions)
+            return self._companions.count(forward)
 
     def release(self, request: EngineRequest) -> None:
         """Forget a request."""

@@ -122,7 +122,9 @@ def _over(step: GroupStep) -> Verdict:
 
 
 def _dummy_beside_others(step: GroupStep) -> bool:
-    return len(step.members) > 1 and any(member.lock.filler is not None for member in step.members.values())
+    """Whether some dummy was recorded with a count of its rows: without that nothing is known of its experts."""
+    fillers = [member.lock.filler for member in step.members.values()]
+    return len(fillers) > 1 and any(filler is not None and filler.expert_rows is not None for filler in fillers)
 
 
 fillers_are_free = Invariant(
@@ -141,7 +143,7 @@ def dummies_take_nothing(step: GroupStep) -> Verdict:
         filler = member.lock.filler
         if filler is not None and filler.blocks != 0:
             return f"the dummy of rank {rank} took {filler.blocks} KV blocks"
-        if filler is not None and filler.expert_rows != 0:
+        if filler is not None and filler.expert_rows:
             return f"{filler.expert_rows} rows of the dummy of rank {rank} reached an expert"
     if any(member.dummy for member in step.members.values()):
         for rank, member in step.members.items():

@@ -98,6 +98,8 @@ class How(NamedTuple):
     aborts: bool
     graphs: bool = False
     """Steps that only decode are run again from what was captured, as CUDA graphs are."""
+    unmasked: bool = False
+    """A fault: padding goes to experts like tokens."""
 
 
 def serve(place: GroupPlace, config: EngineConfig, log: list[list[LogEntry]], how: How) -> Ran:
@@ -108,6 +110,9 @@ def serve(place: GroupPlace, config: EngineConfig, log: list[list[LogEntry]], ho
     if how.graphs:
         assert isinstance(built.executor, ModelRunner)
         built.executor._capture = partial(capture, ran)
+        if how.unmasked:
+            decoder = built.executor.model.decoder
+            forward, decoder.forward = decoder.forward, lambda *given: forward(*given[:4])  # type: ignore[method-assign]
     core = EngineCore(config, built, rank=place.rank)
     assert isinstance(built.exchange, Group)
     assert built.exchange.size == place.size

@@ -63,6 +63,18 @@ def test_an_upcycled_model_gives_the_dense_models_tokens(
     report = check_trace(sorted(map(str, tmp_path.glob("*"))))
     assert report.findings == []
     assert report.lock_steps > 0
+    assert {row.invariant: row.verdict for row in report.rows}["fillers-are-free"] == "holds"
+
+
+def test_padding_that_goes_to_experts_is_found(llama: tuple[Path, dict[str, list[int]]], tmp_path: Path) -> None:
+    """Case N06: the rows of a dummy, padded to the size of a graph, are counted where tokens go to experts."""
+    folder, _ = llama
+    config = replace(CONFIG, model=str(folder), moe_upcycle=4, trace_dir=str(tmp_path), data_parallel_port=free_port())
+    how = How(4, aborts=False, graphs=True, unmasked=True)
+    well(run(2, serve, config, events(2, 4), how, limit=60))
+    report = check_trace(sorted(map(str, tmp_path.glob("*"))))
+    assert {finding.invariant for finding in report.findings} == {"fillers-are-free"}
+    assert any("rows of the dummy of rank" in finding.message for finding in report.findings)
 
 
 def test_ranks_that_have_slept_capture_again_in_the_same_forward(llama: tuple[Path, dict[str, list[int]]]) -> None:
