@@ -2,15 +2,19 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 FOLDERS = {
     "onbeat": ROOT / "program" / "onbeat",
     "onbeat_spec": ROOT / "spec" / "onbeat_spec",
@@ -63,34 +67,142 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-PLANTED = {
-    "spec/onbeat_spec/policy.py": "from onbeat_reference import Scheduler",
-    "reference/onbeat_reference/pool.py": "import onbeat_proofs.symbolic.run as s",
-    "proofs/onbeat_proofs/play/replay.py": "def f():\n    import onbeat_engine",
-    "proofs/onbeat_proofs/traces/check.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import vllm",
-    "proofs/onbeat_proofs/foreign/targets.py": "from onbeat_proofs.play import driver",
-    "proofs/onbeat_proofs/audit/run.py": "from onbeat_proofs.symbolic import solver",
-    "proofs/onbeat_proofs/scenarios/schema.py": "from onbeat_proofs.scenarios import files",
-    "engine/onbeat_engine/lanes/read.py": "from onbeat_proofs import audit",
-    "engine/onbeat_engine/vllm/__init__.py": "import onbeat_engine.wire.config",
-    "program/onbeat/__init__.py": "from onbeat_spec.policy import Policy",
-}
+PLANTED = [
+    ("spec/onbeat_spec/policy.py", "from onbeat_reference import Scheduler"),
+    ("reference/onbeat_reference/pool.py", "import onbeat_proofs.symbolic.run as s"),
+    ("proofs/onbeat_proofs/play/replay.py", "def f():\n    import onbeat_engine"),
+    ("proofs/onbeat_proofs/traces/check.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import vllm"),
+    ("proofs/onbeat_proofs/foreign/targets.py", "from onbeat_proofs.play import driver"),
+    ("proofs/onbeat_proofs/audit/run.py", "from onbeat_proofs.symbolic import solver"),
+    ("proofs/onbeat_proofs/scenarios/schema.py", "from onbeat_proofs.scenarios import files"),
+    ("engine/onbeat_engine/lanes/read.py", "from onbeat_proofs import audit"),
+    ("engine/onbeat_engine/vllm/__init__.py", "import onbeat_engine.wire.config"),
+    ("program/onbeat/__init__.py", "from onbeat_spec.policy import Policy"),
+    ("reference/onbeat_reference/blocks.py", "import onbeat_reference.workload"),
+    ("reference/onbeat_reference/request.py", "from onbeat_reference import Request"),
+    ("reference/onbeat_reference/pool.py", "import torch"),
+    ("spec/onbeat_spec/policy.py", "import triton"),
+    ("program/onbeat/program.py", "import transformers"),
+    ("proofs/onbeat_proofs/symbolic/solver.py", "import onbeat_spec.monitor"),
+    ("proofs/onbeat_proofs/symbolic/run.py", "from onbeat_reference import Scheduler"),
+    ("proofs/onbeat_proofs/protocol/rules.py", "import onbeat_proofs.play.driver"),
+    ("proofs/onbeat_proofs/protocol/world.py", "from onbeat_proofs.foreign import targets"),
+    ("proofs/onbeat_proofs/prove/sweep.py", "import z3"),
+    ("proofs/onbeat_proofs/play/driver.py", "import hypothesis"),
+    ("engine/onbeat_engine/server/jobs.py", "from onbeat_engine.front import async_llm"),
+    ("engine/onbeat_engine/server/app.py", "from onbeat_engine import LLM"),
+    ("engine/onbeat_engine/bench/stats.py", "import onbeat_engine.rank.core"),
+    ("engine/onbeat_engine/bench/serve.py", "import onbeat_engine.server.run"),
+    ("engine/onbeat_engine/bench/report.py", "import transformers"),
+    ("engine/onbeat_engine/rank/core.py", "import onbeat_engine.files.find"),
+    ("engine/onbeat_engine/parallel/group.py", "import onbeat_engine.text.tokenizer"),
+    ("engine/onbeat_engine/parallel/heart.py", "import onbeat_engine.files.find"),
+    ("engine/onbeat_engine/parallel/memory.py", "import triton"),
+    ("engine/onbeat_engine/runner/batch.py", "import onbeat_engine.lanes.read"),
+    ("engine/onbeat_engine/front/streams.py", "import onbeat_engine.files.find"),
+    ("engine/onbeat_engine/front/client.py", "import torch"),
+    ("engine/onbeat_engine/wire/messages.py", "import torch"),
+    ("engine/onbeat_engine/lanes/read.py", "import torch"),
+    ("engine/onbeat_engine/server/metrics.py", "import torch"),
+    ("engine/onbeat_engine/text/grammars.py", "def f():\n    import torch"),
+    ("engine/onbeat_engine/files/find.py", "import transformers"),
+]
 
 
 def test_a_wrong_import_breaks_a_contract(copy: Path) -> None:
-    for name, source in PLANTED.items():
+    for name, source in PLANTED:
         with (copy / name).open("a", encoding="utf-8") as file:
             file.write(f"\n{source}\n")
     report = lint(root=copy)
     assert report.returncode == 1
     lines = report.stdout.split("Broken contracts")[1]
-    for name, source in PLANTED.items():
+    for name, source in PLANTED:
         module = ".".join(Path(name).with_suffix("").parts[1:]).removesuffix(".__init__")
-        imported = source.split("import ")[-1].split()[0] if "from o" not in source else source.split()[1]
+        start, _, imported = source.rpartition("import ")
+        imported = imported.split()[0]
+        if start.startswith("from o"):  # a module of the package, or what the package itself has
+            package = start.split()[1]
+            folder = package.replace(".", "/")
+            is_module = any(ROOT.glob(f"*/{folder}/{imported}.py")) or any(
+                ROOT.glob(f"*/{folder}/{imported}/__init__.py")
+            )
+            imported = f"{package}.{imported}" if is_module else package
         if name.endswith("schema.py"):  # a circle is told by its rooms
             assert "No cycles are allowed in onbeat_proofs.scenarios" in lines
         else:
-            assert f"{module} -> {imported}" in lines, name
+            assert f"{module} -> {imported} (l." in lines, (name, source)
+
+
+# --- The table ------------------------------------------------------------------------------------------------------
+
+Rows = dict[str, set[str]]
+
+
+def table(page: str, package: str) -> Rows:
+    """What each row of PACKAGE's part of ARCHITECTURE.md's table says that it may import: rooms, modules and libraries.
+
+    Rows are named by their rooms or modules, joined by spaces. A directory within a room has its room's rules.
+    """
+    part = re.split(r"^\| \*\*", page, flags=re.MULTILINE)
+    [text] = [text for text in part if text.startswith(f"`{FOLDERS[package].relative_to(ROOT)}/`")]
+    rows: Rows = {}
+    for cell, may in re.findall(r"^\| (`[^|]*) \| [^|]* \|(?: ([^|]*) )?\|$", text, re.MULTILINE):
+        names = [name.removesuffix("/").removesuffix(".py") for name in re.findall(r"`([^`]+)`", cell)]
+        if "/" in names[0] or names[0] in ("tests", "tools", "benchmarks"):
+            continue
+        rooms, _, rest = may.partition(",") if may.startswith("all of the above") else ("", "", may.partition(";")[0])
+        words = set[str]() if rest == "nothing" else set(re.findall(r"\w+", rest.lower()))
+        if rooms:
+            words |= set(rows) - set(re.findall(r"`(\w+)`", rooms))
+        rows[" ".join(names)] = words
+    return rows
+
+
+def contracts() -> list[dict[str, Any]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = settings["tool"]["importlinter"]["contracts"]
+    return found
+
+
+def allowed(package: str) -> Rows:
+    """What the contracts on who imports a room, or a library, let each room of PACKAGE import."""
+    rooms = {
+        path.stem for path in FOLDERS[package].iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    rows: Rows = {room: set() for room in rooms}
+    for contract in contracts():
+        if contract["type"] == "protected" and contract["name"].startswith("Who imports"):
+            [imported] = contract["protected_modules"]
+            name = "__init__" if imported == package else imported.removeprefix(f"{package}.")
+            edges = [importer.partition(" -> ")[0] for importer in contract.get("ignore_imports", ())]
+            for importer in [*contract["allowed_importers"], *edges]:
+                inside = importer.removesuffix(".**").partition(".")
+                if inside[0] == package and inside[2] != "audit.vllm":
+                    rows[inside[2] or "__init__"].add(name)
+    return rows
+
+
+@pytest.mark.parametrize("package", ["onbeat_proofs", "onbeat_engine"])
+def test_the_contracts_on_rooms_are_the_rows_of_the_table(package: str) -> None:
+    rows = table(ARCHITECTURE, package)
+    held = allowed(package)
+    if package == "onbeat_proofs":
+        assert not held.pop("__init__")  # a docstring alone
+    assert rows == held
+    kept = {contract["protected_modules"][0] for contract in contracts() if contract["type"] == "protected"}
+    assert {f"{package}.{room}" for room in rows if room != "__init__"} <= kept
+
+
+def test_the_contract_on_reference_is_the_rows_of_the_table() -> None:
+    rows = table(ARCHITECTURE, "onbeat_reference")
+    row_of = {name: row for row in rows for name in row.split()}
+    held: Rows = {row: set() for row in rows}
+    [contract] = [contract for contract in contracts() if contract["name"] == "Modules of reference"]
+    for edge in contract["ignore_imports"]:
+        importer, imported = [name.removeprefix("onbeat_reference.") for name in edge.split(" -> ")]
+        if imported not in row_of[importer].split():
+            held[row_of[importer]].add(imported)
+    assert rows == held
 
 
 # --- Libraries of others ---------------------------------------------------------------------------------------------
