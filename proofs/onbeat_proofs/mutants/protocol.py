@@ -1,6 +1,6 @@
 """Small changes of the protocol text, each of which the checks of a group of two have to notice.
 
-What is changed and how is `mutation`'s; here is what has to notice. A mutant is put in place in this process, and taken
+What is changed and how is `plant.py`'s; here is what has to notice. A mutant is put in place in this process, and taken
 out again. Not noticed and listed in `EQUIVALENT`: it changes nothing that can be seen.
 """
 
