@@ -66,7 +66,7 @@ class Theorem:
 
 
 @dataclass(slots=True)
-class Verdict:
+class TheoremVerdict:
     """What became of a theorem under one policy. `unknown` counts as a failure, whatever was expected."""
 
     id: str
@@ -95,14 +95,14 @@ class Verdict:
         return self.verdict == self.expected
 
 
-def decide(theorem: Theorem, policy: Policy) -> Verdict:
+def decide(theorem: Theorem, policy: Policy) -> TheoremVerdict:
     """Explore every path of a theorem, up to its first refutation.
 
     Raises:
         NotSymbolic: the policy uses a value in a way that cannot be run symbolically.
         NotReproduced: a model does not do in plain Python what it did symbolically.
     """
-    verdict = Verdict(theorem.id, policy.name, theorem.strength, theorem.expected(policy.name), "proved")
+    verdict = TheoremVerdict(theorem.id, policy.name, theorem.strength, theorem.expected(policy.name), "proved")
     verdict.statement = theorem.statement
     counters, witnessed = Counters(), False
     try:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from onbeat_proofs.prove.states import Numbers
-from onbeat_proofs.prove.theorem import PathVerdict, Theorem, Verdict, decide
+from onbeat_proofs.prove.theorem import PathVerdict, Theorem, TheoremVerdict, decide
 from onbeat_spec.balance import (
     WAITING_WEIGHT,
     Candidate,
@@ -355,6 +355,6 @@ THEOREMS = (
 )
 
 
-def verdicts() -> list[Verdict]:
+def verdicts() -> list[TheoremVerdict]:
     """Decide every theorem about load balancing; `unknown` is a failure. Raises what `decide` raises."""
     return [decide(theorem, Policy()) for theorem in THEOREMS]

@@ -10,7 +10,7 @@ agree for ever.
 from typing import Any
 
 from onbeat_proofs.prove.states import Numbers
-from onbeat_proofs.prove.theorem import PathVerdict, Theorem, Verdict, decide
+from onbeat_proofs.prove.theorem import PathVerdict, Theorem, TheoremVerdict, decide
 from onbeat_spec.policy import Policy
 from onbeat_spec.protocol import (
     Agreement,
@@ -257,6 +257,6 @@ THEOREMS = (
 )
 
 
-def verdicts() -> list[Verdict]:
+def verdicts() -> list[TheoremVerdict]:
     """Decide every theorem."""
     return [decide(theorem, Policy()) for theorem in THEOREMS]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onbeat_proofs.audit.report import AuditReport
 from onbeat_proofs.audit.reports.sarif import FINGERPRINT, sarif
+from onbeat_proofs.audit.results import AuditReport
 from onbeat_proofs.foreign.location import Location
 from tests.proofs.audit.reports.examples import NOW, everything, half_allocation
 
