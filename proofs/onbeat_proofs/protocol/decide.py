@@ -14,7 +14,7 @@ from onbeat_proofs.protocol.faults import FAULTS, Fault
 from onbeat_proofs.protocol.state import GroupScope
 from onbeat_proofs.protocol.theorems import balance, balance_faults, group
 from onbeat_proofs.protocol.theorems.balance_faults import BalanceFault
-from onbeat_proofs.prove.theorem import TheoremVerdict
+from onbeat_proofs.prove.theorem import TheoremVerdict, decide_all
 from onbeat_spec.protocol import GroupSettings
 
 INTERVALS = (1, 2, 3, 4)
@@ -87,7 +87,7 @@ def prove(deep: bool = False, progress: Callable[[str, int, int], None] | None =
     """Decide the theorems, visit every state of every scope, and look for every planted fault."""
     began, proof = perf_counter(), GroupProof()
     scopes = QUICK + (DEEP if deep else ())
-    proof.theorems = [*group.verdicts(), *balance.verdicts()]
+    proof.theorems = decide_all([*group.THEOREMS, *balance.THEOREMS])
     for done, scope in enumerate(scopes):
         if progress is not None:
             progress(str(scope), done, len(scopes))
