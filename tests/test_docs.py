@@ -1,5 +1,6 @@
 """What the documentation shows is there."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -122,3 +123,19 @@ def test_every_file_that_the_architecture_names_is_there() -> None:
         whole = f"{first}/{FOLDERS[first]}/{rest}" if first in FOLDERS else name
         roots = [ROOT, *(ROOT / folder / package for folder, package in FOLDERS.items())]
         assert any((root / whole).exists() for root in roots), name
+
+
+CODE = ("program", *FOLDERS, "tests", "benchmarks", "tools")
+
+
+def test_every_file_that_a_docstring_of_a_module_names_is_there() -> None:
+    """`x.py` and `room/x.py` are somewhere in the repository."""
+    paths = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
+    files = {path.as_posix() for path in paths}
+    named = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in paths
+        for name in re.findall(r"`([\w/]+\.py)`", ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+    }
+    assert len(named) > 10
+    assert not [(path, name) for path, name in sorted(named) if not any(f.endswith(f"/{name}") for f in files)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onbeat_proofs.audit.findings import kind_of
-from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.audit.results import Finding
 from onbeat_proofs.audit.vllm.testfile import test_file
 from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.scenarios.files import load_text

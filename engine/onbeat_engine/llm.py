@@ -28,7 +28,7 @@ Message = Mapping[str, Any]
 OnFinished = Callable[[RequestOutput], None]
 
 
-class Backend(Protocol):
+class OfflineEngine(Protocol):
     """Serves a list of requests."""
 
     def run(
@@ -72,7 +72,7 @@ class LLM:
         self.config = EngineConfig(model=model, **fields)
         self._tokenizer = configured_tokenizer(self.config) if loaded_tokenizer is None else loaded_tokenizer
         kind = InProcess if self.config.data_parallel_size == 1 else InThread
-        self._engine: Backend = kind(self.config, build, self._tokenizer)
+        self._engine: OfflineEngine = kind(self.config, build, self._tokenizer)
 
     def generate(
         self,

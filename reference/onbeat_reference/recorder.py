@@ -71,7 +71,6 @@ class Recorder:
         self.lock: LockStep | None = None
         """The lock step that the next call of `schedule()` is; whoever drives the group sets it."""
         self._parts = Parts(scheduler)
-        self._began = time.monotonic()
         self.writer = TraceWriter(options, rank, self._header)
 
     def __deepcopy__(self, memo: object) -> None:
@@ -79,7 +78,6 @@ class Recorder:
 
     def _header(self, run: str, part: int, lost: int) -> Header:
         scheduler, kind = self.scheduler, type(self.scheduler)
-        self._began = time.monotonic()
         return Header(
             rank=self.rank,
             ranks=self.ranks,
@@ -105,12 +103,14 @@ class Recorder:
         whole = step.index % self.audit_every == 0 or not scheduler.requests
         lock, self.lock = self.lock, None
         self.writer.write(
-            StepRecord(step, before, after, observe(scheduler) if whole else None, scheduler.paused, lock, self._now())
+            StepRecord(
+                step, before, after, observe(scheduler) if whole else None, scheduler.paused, lock, self.writer.now()
+            )
         )
 
     def took_part(self, lock: LockStep, took: float = 0.0) -> None:
         """The rank took part in a lock step without scheduling anything; in seconds, how long that `took`."""
-        self.writer.write(Idle(lock, self._now(), round(took, 5)))
+        self.writer.write(Idle(lock, self.writer.now(), round(took, 5)))
 
     def updated(self, step: Step, outputs: Outputs) -> None:
         """Outputs of a step were delivered."""
@@ -118,15 +118,12 @@ class Recorder:
         tokens = {id: count for id in step.scheduled if (count := len(delivered.get(id, ()))) != 1}
         tokens.update((id, len(more)) for id, more in delivered.items() if id not in step.scheduled)
         finished = {r.id: "error" if r.finish_reason is None else r.finish_reason.value for r in outputs.finished}
-        self.writer.write(Update(step.index, tokens, finished, self._now()))
+        self.writer.write(Update(step.index, tokens, finished, self.writer.now()))
 
     def noticed(self, kind: NoticeKind, id: str, known: bool, before: State, after: State) -> None:
         """A request was aborted, or its load ended; these were the sums around it."""
         changed = not known and before != after
         self.writer.write(Notice(kind, id, known, before if changed else None, after if changed else None))
-
-    def _now(self) -> float:
-        return round(time.monotonic() - self._began, 5)
 
     def sums(self) -> State:
         """Return a state that lists nobody: enough to see whether a late notice did anything."""

@@ -102,6 +102,7 @@ class TraceWriter:
         self.lost = 0
         self.path: Path | None = None
         self._header = header
+        self._began = time.monotonic()
         self._descriptor = -1
         self._part = 0
         self._size = 0
@@ -134,6 +135,10 @@ class TraceWriter:
             if self._size >= self.options.max_bytes and self._descriptor >= 0:
                 self._end()
                 self._begin()
+
+    def now(self) -> float:
+        """Return the seconds since the present file was begun, as its records have them."""
+        return round(time.monotonic() - self._began, 5)
 
     def flush(self) -> None:
         """Hand what is pending to the operating system; never raises."""
@@ -172,6 +177,7 @@ class TraceWriter:
         try:
             folder = Path(self.options.folder)
             folder.mkdir(parents=True, exist_ok=True)
+            self._began = time.monotonic()
             header = self._header(self.run, self._part, self.lost)
             path = folder / f"{self.run}-rank{self.rank}-{self._part:06d}.ndjson"
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)

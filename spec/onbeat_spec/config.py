@@ -6,6 +6,22 @@ from typing import Literal
 from onbeat_spec.errors import ConfigError
 
 
+def require(config: object, holds: bool, name: str, rule: str) -> None:
+    """See that a configuration keeps a rule.
+
+    Args:
+        config: a configuration; its field `name` is shown in the message.
+        holds: whether the rule is kept.
+        name: the field that it is about.
+        rule: what the value must be, in words.
+
+    Raises:
+        ConfigError: it does not hold.
+    """
+    if not holds:
+        raise ConfigError(f"{name} is {getattr(config, name)!r}; it must be {rule}")
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """What a scheduler is built from. Token counts are tokens, block counts are KV blocks.
@@ -36,20 +52,17 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
-            self._require(getattr(self, name) >= 1, name, "at least 1")
+            require(self, getattr(self, name) >= 1, name, "at least 1")
         for name in _AT_LEAST_ZERO:
-            self._require(getattr(self, name) >= 0, name, "0 or more")
-        self._require(self.scheduling in ("fcfs", "priority"), "scheduling", "'fcfs' or 'priority'")
-        self._require(self.async_depth in (1, 2), "async_depth", "1 or 2")
-        self._require(
+            require(self, getattr(self, name) >= 0, name, "0 or more")
+        require(self, self.scheduling in ("fcfs", "priority"), "scheduling", "'fcfs' or 'priority'")
+        require(self, self.async_depth in (1, 2), "async_depth", "1 or 2")
+        require(
+            self,
             self.prefill_schedule_interval <= self.max_hold_steps + 1,
             "prefill_schedule_interval",
             f"at most max_hold_steps + 1 = {self.max_hold_steps + 1}, or the hard bound would cut every hold short",
         )
-
-    def _require(self, holds: bool, name: str, rule: str) -> None:
-        if not holds:
-            raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
 
     @property
     def prefill_cap(self) -> int:

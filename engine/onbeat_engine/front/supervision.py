@@ -24,7 +24,7 @@ log = logging.getLogger("onbeat.processes")
 WATCH_EVERY = 0.1
 """Seconds between two looks at the processes."""
 HANGS_AFTER = 2.0
-"""A rank that has told nothing for so many times `collective_timeout` hangs, and is killed; see `heart`."""
+"""A rank that has told nothing for so many times `collective_timeout` hangs, and is killed; see `parallel/heart.py`."""
 LEAST_PATIENCE = 4 * HEARTBEAT
 """Seconds that a rank may be silent at least: one that is idle, or works, may take two heartbeats to be heard."""
 

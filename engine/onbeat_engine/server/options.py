@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from onbeat_engine.wire.config import LONGEST_TIMEOUT
-from onbeat_spec.errors import ConfigError
+from onbeat_spec.config import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +34,12 @@ class ServerConfig:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        self._require(0 <= self.port < 1 << 16, "port", "between 0 and 65535")
-        self._require(all(self.api_keys), "api_keys", "without an empty one")
-        self._require(bool(self.served_model_names) and all(self.served_model_names), "served_model_names", "not empty")
+        require(self, 0 <= self.port < 1 << 16, "port", "between 0 and 65535")
+        require(self, all(self.api_keys), "api_keys", "without an empty one")
+        require(self, bool(self.served_model_names) and all(self.served_model_names), "served_model_names", "not empty")
         for name in ("max_in_flight", "max_body_size"):
-            self._require(getattr(self, name) >= 1, name, "at least 1")
-        self._require(self.drain_timeout >= 0, "drain_timeout", "0 or more")
-        self._require(self.progress_timeout > 0, "progress_timeout", "above 0")
+            require(self, getattr(self, name) >= 1, name, "at least 1")
+        require(self, self.drain_timeout >= 0, "drain_timeout", "0 or more")
+        require(self, self.progress_timeout > 0, "progress_timeout", "above 0")
         in_time = 0 < self.client_timeout <= LONGEST_TIMEOUT
-        self._require(in_time, "client_timeout", f"above 0 and at most {LONGEST_TIMEOUT}")
-
-    def _require(self, holds: bool, name: str, rule: str) -> None:
-        if not holds:
-            raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
+        require(self, in_time, "client_timeout", f"above 0 and at most {LONGEST_TIMEOUT}")

@@ -14,19 +14,19 @@ from onbeat_engine.wire.params import SamplingParams, StructuredOutput
 Prompt = str | list[int] | list[str] | list[list[int]]
 
 
-class Given(BaseModel):
+class ClientData(BaseModel):
     """Base of what clients send."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class StreamOptions(Given):
+class StreamOptions(ClientData):
     """What a stream holds beside the text (case B92)."""
 
     include_usage: bool | None = None
 
 
-class JsonSchema(Given):
+class JsonSchema(ClientData):
     """A schema under OpenAI's name for it."""
 
     model_config = ConfigDict(strict=True, extra="ignore", populate_by_name=True)
@@ -35,7 +35,7 @@ class JsonSchema(Given):
     json_schema: dict[str, Any] = Field(alias="schema")
 
 
-class ResponseFormat(Given):
+class ResponseFormat(ClientData):
     """What the text has to be."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -56,7 +56,7 @@ class ResponseFormat(Given):
         return StructuredOutput(json_schema=self.json_schema.json_schema)
 
 
-class Generate(Given):
+class Generate(ClientData):
     """What both kinds of requests have in common. Null means the default."""
 
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -137,7 +137,7 @@ class CompletionRequest(Generate):
     add_special_tokens: bool = True
 
 
-class Message(Given):
+class Message(ClientData):
     """One message of a conversation."""
 
     model_config = ConfigDict(strict=True, extra="allow")  # a chat template may know of more
@@ -163,7 +163,7 @@ class ChatRequest(Generate):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class TokenizeRequest(Given):
+class TokenizeRequest(ClientData):
     """`POST /tokenize`: a prompt, or messages."""
 
     model: str | None = None
@@ -173,7 +173,7 @@ class TokenizeRequest(Given):
     add_generation_prompt: bool = True
 
 
-class DetokenizeRequest(Given):
+class DetokenizeRequest(ClientData):
     """`POST /detokenize`."""
 
     model: str | None = None

@@ -64,7 +64,7 @@ class Server(uvicorn.Server):
         yield
 
 
-class Shutdown:
+class GracefulShutdown:
     """Refuse what is new, finish what runs until the drain's timeout, abort the rest, each with a terminal event."""
 
     def __init__(self, serving: Serving, server: uvicorn.Server) -> None:
@@ -104,9 +104,9 @@ async def serve(
     config: ServerConfig,
     opened: socket.socket,
     *,
-    started: Callable[[Serving, Shutdown], None] | None = None,
+    started: Callable[[Serving, GracefulShutdown], None] | None = None,
 ) -> None:
-    """Load the engine, then serve it until a signal, or `Shutdown.request`, ends that.
+    """Load the engine, then serve it until a signal, or `GracefulShutdown.request`, ends that.
 
     Args:
         started: called once requests can come.
@@ -143,7 +143,7 @@ async def serve(
                     server_header=False,
                 )
             )
-            shutdown = Shutdown(serving, server)
+            shutdown = GracefulShutdown(serving, server)
             stop = shutdown.request
             serving_task = asyncio.create_task(server.serve([opened]))
             while not server.started and not serving_task.done():

@@ -57,7 +57,6 @@ class VllmTraceRecorder:
         self.look: _Look | None = None
         self.victims: dict[str, View] = {}
         """Preempted since the step began: how they stood before it, with the blocks that they gave back."""
-        self._began = time.monotonic()
         parallel = scheduler.parallel_config
         self.rank = int(getattr(parallel, "data_parallel_index", parallel.data_parallel_rank))
         # A rank that shares nothing with others was made one of a group of one (vLLM, dense models).
@@ -69,7 +68,6 @@ class VllmTraceRecorder:
 
     def _header(self, run: str, part: int, lost: int) -> Header:
         kind = type(self.scheduler)
-        self._began = time.monotonic()
         return Header(
             rank=self.rank if self.ranks > 1 else 0,
             ranks=self.ranks,
@@ -128,10 +126,7 @@ class VllmTraceRecorder:
             whole = observe_vllm(self.scheduler, self.arrivals, in_flight=len(self.flights))
         lock, self.lock = self.lock, None
         mode: PauseMode | None = "new" if look.paused == "new" else "all" if look.paused == "all" else None
-        self.writer.write(StepRecord(step, facts.before, after, whole, mode, lock, self._now()))
-
-    def _now(self) -> float:
-        return round(time.monotonic() - self._began, 5)
+        self.writer.write(StepRecord(step, facts.before, after, whole, mode, lock, self.writer.now()))
 
     def _around(self, look: _Look, output: Vllm) -> tuple[State, State]:
         """Return the parts of the states on both sides of a step that stand out."""
@@ -233,7 +228,7 @@ class VllmTraceRecorder:
         tokens = {id: delivered.get(id, 0) for id in scheduled if delivered.get(id, 0) != 1}
         tokens.update((id, count) for id, count in delivered.items() if id not in scheduled and count)
         # Whoever ended before its outputs came back gets none.
-        self.writer.write(Update(index, tokens, finished, self._now()))
+        self.writer.write(Update(index, tokens, finished, self.writer.now()))
 
     def accepted(self, request: Vllm) -> None:
         """A request was added."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
-from onbeat_spec.config import Config
+from onbeat_spec.config import Config, require
 from onbeat_spec.errors import ConfigError
 from onbeat_spec.protocol import GroupSettings, common
 
@@ -83,17 +83,17 @@ class EngineConfig:
             except msgspec.ValidationError as error:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: {error}") from None
         for name in ("data_parallel_size", "moe_top_k", "block_size", "max_num_seqs", "max_num_batched_tokens"):
-            self._require(getattr(self, name) >= 1, name, "at least 1")
-        self._require(self.moe_upcycle >= 0, "moe_upcycle", "0 or more")
+            require(self, getattr(self, name) >= 1, name, "at least 1")
+        require(self, self.moe_upcycle >= 0, "moe_upcycle", "0 or more")
         if self.moe_upcycle:
-            self._require(self.moe_top_k <= self.moe_upcycle, "moe_top_k", f"at most moe_upcycle = {self.moe_upcycle}")
-        self._require(0 < self.gpu_memory_utilization <= 1, "gpu_memory_utilization", "above 0 and at most 1")
-        self._require(0 <= self.data_parallel_port < 1 << 16, "data_parallel_port", "0 to 65535")
+            require(self, self.moe_top_k <= self.moe_upcycle, "moe_top_k", f"at most moe_upcycle = {self.moe_upcycle}")
+        require(self, 0 < self.gpu_memory_utilization <= 1, "gpu_memory_utilization", "above 0 and at most 1")
+        require(self, 0 <= self.data_parallel_port < 1 << 16, "data_parallel_port", "0 to 65535")
         in_time = 0 < self.collective_timeout <= LONGEST_TIMEOUT
-        self._require(in_time, "collective_timeout", f"above 0 and at most {LONGEST_TIMEOUT}")
+        require(self, in_time, "collective_timeout", f"above 0 and at most {LONGEST_TIMEOUT}")
         for name in ("max_model_len", "num_gpu_blocks_override"):
             value = getattr(self, name)
-            self._require(value is None or value >= 1, name, "at least 1")
+            require(self, value is None or value >= 1, name, "at least 1")
         common([self.settings])
         self.scheduler_config(num_blocks=self.num_gpu_blocks_override or 1, max_model_len=self.max_model_len or 1)
 
@@ -125,10 +125,6 @@ class EngineConfig:
             data_parallel_size=lock_step,
             max_hold_steps=self.max_hold_steps,
         )
-
-    def _require(self, holds: bool, name: str, rule: str) -> None:
-        if not holds:
-            raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
 
 
 @cache

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.audit.results import Finding
 from onbeat_proofs.audit.static.signature import Misfit, misfits_of, probe
 from onbeat_proofs.foreign.families import Factory, lacks_methods
 from onbeat_proofs.scenarios.operations import Scenario

@@ -3,7 +3,7 @@
 from math import inf
 from typing import NamedTuple
 
-from onbeat_proofs.audit.report import Budget
+from onbeat_proofs.audit.results import Budget
 
 
 class Limits(NamedTuple):

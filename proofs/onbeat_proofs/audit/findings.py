@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from onbeat_proofs.audit.adapters import Adapter
-from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.audit.results import Finding
 from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.play.drain import AT_REST, drain, folded
 from onbeat_proofs.play.keeps_text import RULES

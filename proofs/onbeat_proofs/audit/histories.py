@@ -2,7 +2,7 @@
 
 A history is a configuration and a walk: at every turn a number chooses what happens in the state that it meets. It
 ends with the rank being drained: everybody finishes, every block is back, every token was delivered once. What fails
-is written down as a scenario; making it small is `shrink`'s job. `stateful` has the same machine for Hypothesis.
+is written down as a scenario; `scenarios/shrink.py` makes it small. `stateful.py` has the same machine for Hypothesis.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from onbeat_proofs.audit.findings import Key, Smallest
-from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.audit.results import Finding
 from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.scenarios.operations import Scenario

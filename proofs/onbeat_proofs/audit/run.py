@@ -23,7 +23,7 @@ from onbeat_proofs.audit.budgets import BASE_LIMITS, LIMITS, LIMITS_OF_OTHERS
 from onbeat_proofs.audit.findings import Key, Smallest, kind_of
 from onbeat_proofs.audit.histories import random_histories
 from onbeat_proofs.audit.inherited import Inherited
-from onbeat_proofs.audit.report import AuditReport, Budget, Finding, InvariantResult, Verdict
+from onbeat_proofs.audit.results import AuditReport, AuditVerdict, Budget, Finding, InvariantResult
 from onbeat_proofs.audit.search import Exploration
 from onbeat_proofs.audit.worlds import SCOPES
 from onbeat_proofs.foreign.families import Factory
@@ -331,7 +331,7 @@ class _Audit:
                 rows.append(InvariantResult(id, self.verdict(id, met), met, self.violations[id], entry.statement))
         return rows
 
-    def verdict(self, id: str, met: Mapping[str, int]) -> Verdict:
+    def verdict(self, id: str, met: Mapping[str, int]) -> AuditVerdict:
         """Judge one invariant, given how often each check met its premise."""
         if any(invariant == id for invariant, _ in self.by_kind):
             return "violated"

@@ -2,7 +2,7 @@
 
 Every scope is small on purpose (a few blocks, slots and requests), so that all sequences of its letters fit into
 seconds; most of them even close: at some depth no new state turns up, and what holds then holds for all sequences of
-any length. The random histories of `machine` mix what the scopes keep apart.
+any length. The random histories of `histories.py` mix what the scopes keep apart.
 """
 
 from dataclasses import dataclass, replace

@@ -5,8 +5,8 @@ place of the original's in the function object that everybody has imported; noth
 operator that gives trees of single functions, in this process: cosmic-ray gives texts of whole modules (and brings
 sqlalchemy, aiohttp and a git client), mutmut runs pytest, and neither drops a conjunct, a guard or a statement.
 
-The operators are those of `variants`. Left alone are docstrings, annotations, error texts, assertions, `__repr__`, what
-constructors set up (its numbers apart), and tests of the protocol that only raise, but for those of `add_request`.
+The operators are those of `operators.py`. Left alone are docstrings, annotations, error texts, assertions, `__repr__`,
+what constructors set up (its numbers apart), and tests of the protocol that only raise, but for those of `add_request`.
 """
 
 import ast

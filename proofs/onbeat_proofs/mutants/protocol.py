@@ -1,6 +1,6 @@
 """Small changes of the protocol text, each of which the checks of a group of two have to notice.
 
-What is changed and how is `mutation`'s; here is what has to notice. A mutant is put in place in this process, and taken
+What is changed and how is `plant.py`'s; here is what has to notice. A mutant is put in place in this process, and taken
 out again. Not noticed and listed in `EQUIVALENT`: it changes nothing that can be seen.
 """
 
@@ -17,6 +17,7 @@ from onbeat_proofs.protocol.replay import replay
 from onbeat_proofs.protocol.scenario import load
 from onbeat_proofs.protocol.state import GroupScope
 from onbeat_proofs.protocol.theorems import group
+from onbeat_proofs.prove.theorem import decide_all
 from onbeat_spec.protocol import GroupSettings
 
 MODULES = ("onbeat_spec.protocol.words", "onbeat_spec.protocol.rank", "onbeat_spec.protocol.front")
@@ -111,4 +112,4 @@ def _unit_tests() -> str:
 
 
 def _theorems() -> str:
-    return next((f"{v.id}: {v.message}" for v in group.verdicts() if v.verdict != "proved"), "")
+    return next((f"{v.id}: {v.message}" for v in decide_all(group.THEOREMS) if v.verdict != "proved"), "")

@@ -14,7 +14,7 @@ from onbeat_proofs.protocol.faults import FAULTS, Fault
 from onbeat_proofs.protocol.state import GroupScope
 from onbeat_proofs.protocol.theorems import balance, balance_faults, group
 from onbeat_proofs.protocol.theorems.balance_faults import BalanceFault
-from onbeat_proofs.prove.theorem import Verdict
+from onbeat_proofs.prove.theorem import TheoremVerdict, decide_all
 from onbeat_spec.protocol import GroupSettings
 
 INTERVALS = (1, 2, 3, 4)
@@ -45,10 +45,10 @@ MOST = 8_000_000
 class GroupProof:
     """What was shown."""
 
-    theorems: list[Verdict] = field(default_factory=list)
+    theorems: list[TheoremVerdict] = field(default_factory=list)
     explored: list[GroupExplored] = field(default_factory=list)
     planted: list[tuple[Fault, GroupExplored]] = field(default_factory=list)
-    unbalanced: list[tuple[BalanceFault, Verdict]] = field(default_factory=list)
+    unbalanced: list[tuple[BalanceFault, TheoremVerdict]] = field(default_factory=list)
     """Faults of load balancing, and what became of the theorem that has to refute each."""
     seconds: float = 0.0
     mebibytes: int = 0
@@ -87,7 +87,7 @@ def prove(deep: bool = False, progress: Callable[[str, int, int], None] | None =
     """Decide the theorems, visit every state of every scope, and look for every planted fault."""
     began, proof = perf_counter(), GroupProof()
     scopes = QUICK + (DEEP if deep else ())
-    proof.theorems = [*group.verdicts(), *balance.verdicts()]
+    proof.theorems = decide_all([*group.THEOREMS, *balance.THEOREMS])
     for done, scope in enumerate(scopes):
         if progress is not None:
             progress(str(scope), done, len(scopes))

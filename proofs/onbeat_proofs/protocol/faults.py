@@ -1,7 +1,7 @@
 """Faults of others, planted: each replaces a function or two of the protocol, and the checker has to find it.
 
 Of the public reports on data-parallel coordination these are the ones about the protocol; those about load balancing,
-B84, B86 and B87, are planted in `balance_faults`.
+B84, B86 and B87, are planted in `theorems/balance_faults.py`.
 """
 
 from collections.abc import Sequence

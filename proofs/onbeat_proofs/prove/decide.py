@@ -20,7 +20,7 @@ from onbeat_proofs.prove.ledger import THEOREMS, expected_of_sweep
 from onbeat_proofs.prove.recipe import to_scenario
 from onbeat_proofs.prove.states import Shape
 from onbeat_proofs.prove.sweep import DEEP, QUICK, WITNESSES, Refutation, Sweep, sweep
-from onbeat_proofs.prove.theorem import Theorem, Verdict, decide
+from onbeat_proofs.prove.theorem import Theorem, TheoremVerdict, decide
 from onbeat_proofs.scenarios.files import dump
 from onbeat_proofs.symbolic import where
 from onbeat_spec.errors import NotSymbolic, PolicyError, Undecided
@@ -35,7 +35,7 @@ Progress = Callable[[str, int, int], None]
 class Proof:
     """What `prove` showed."""
 
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[TheoremVerdict] = field(default_factory=list)
     seconds: float = 0.0
     """Wall time."""
 
@@ -74,7 +74,7 @@ def prove(policies: Sequence[str], *, deep: bool = False, workers: int = 2, prog
         }
         futures |= {pool.submit(_theorems, name): (name, None) for name in policies}
         swept: dict[tuple[str, Shape], Sweep | str] = {}
-        decided: dict[str, list[Verdict]] = {}
+        decided: dict[str, list[TheoremVerdict]] = {}
         for done, future in _ended(futures):
             name, shape = futures[future]
             if shape is None:
@@ -133,7 +133,7 @@ def _sweep(name: str, shape: Shape) -> Sweep | str:
         return f"{shape}: {error}"
 
 
-def _theorems(name: str) -> list[Verdict]:
+def _theorems(name: str) -> list[TheoremVerdict]:
     verdicts = []
     for theorem in THEOREMS:
         verdict = _located(partial(decide, theorem), name)
@@ -143,7 +143,7 @@ def _theorems(name: str) -> list[Verdict]:
     return verdicts
 
 
-def _write(verdict: Verdict, theorem: Theorem, name: str) -> None:
+def _write(verdict: TheoremVerdict, theorem: Theorem, name: str) -> None:
     assert theorem.shape is not None
     verdict.scenario, verdict.table = _scenario(theorem.id, verdict.model, theorem.shape, name)
 
@@ -158,7 +158,7 @@ def _scenario(theorem: str, model: dict[str, Any], shape: Shape, name: str) -> t
     return dump(scenario, header=f"step {violation.step}: {violation.message}"), step_text(outcome.history)
 
 
-def _rows(policy: str, outcomes: dict[Shape, Sweep | str]) -> list[Verdict]:
+def _rows(policy: str, outcomes: dict[Shape, Sweep | str]) -> list[TheoremVerdict]:
     """Put the shapes of one policy together: a row for each invariant."""
     names = ", ".join(str(shape) for shape in outcomes)
     unknown = [text for text in outcomes.values() if isinstance(text, str)]
@@ -169,7 +169,7 @@ def _rows(policy: str, outcomes: dict[Shape, Sweep | str]) -> list[Verdict]:
     rows = []
     for invariant in WITNESSES:
         expected = expected_of_sweep(invariant, policy)
-        row = Verdict(f"{invariant}/step", policy, f"for all values: {names}", expected, "proved")
+        row = TheoremVerdict(f"{invariant}/step", policy, f"for all values: {names}", expected, "proved")
         row.statement = "The real schedule(), from every state of these shapes."
         row.paths, row.queries, row.seconds = paths, queries, seconds
         refuted = smallest_refutation(invariant, sweeps)
@@ -190,7 +190,7 @@ def smallest_refutation(invariant: str, sweeps: Sequence[Sweep]) -> Refutation |
 
 
 def _add_scenarios(
-    pool: ProcessPoolExecutor, name: str, outcomes: dict[Shape, Sweep | str], rows: list[Verdict]
+    pool: ProcessPoolExecutor, name: str, outcomes: dict[Shape, Sweep | str], rows: list[TheoremVerdict]
 ) -> None:
     """Write each refutation as a scenario, from the first shape whose state can be led to."""
     futures = {pool.submit(_first_scenario, name, row.id, outcomes): row for row in rows}

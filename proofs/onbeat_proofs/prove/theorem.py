@@ -5,7 +5,7 @@ invariant. It is decided by exploring all paths through that function. Run on nu
 Python run: so every refutation, and every witness that the premises can be met at all, is run again without Z3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ class Theorem:
 
 
 @dataclass(slots=True)
-class Verdict:
+class TheoremVerdict:
     """What became of a theorem under one policy. `unknown` counts as a failure, whatever was expected."""
 
     id: str
@@ -95,14 +95,19 @@ class Verdict:
         return self.verdict == self.expected
 
 
-def decide(theorem: Theorem, policy: Policy) -> Verdict:
+def decide_all(theorems: Iterable[Theorem]) -> list[TheoremVerdict]:
+    """Decide theorems under Onbeat's policy; `unknown` is a failure. Raises what `decide` raises."""
+    return [decide(theorem, Policy()) for theorem in theorems]
+
+
+def decide(theorem: Theorem, policy: Policy) -> TheoremVerdict:
     """Explore every path of a theorem, up to its first refutation.
 
     Raises:
         NotSymbolic: the policy uses a value in a way that cannot be run symbolically.
         NotReproduced: a model does not do in plain Python what it did symbolically.
     """
-    verdict = Verdict(theorem.id, policy.name, theorem.strength, theorem.expected(policy.name), "proved")
+    verdict = TheoremVerdict(theorem.id, policy.name, theorem.strength, theorem.expected(policy.name), "proved")
     verdict.statement = theorem.statement
     counters, witnessed = Counters(), False
     try:

@@ -1,6 +1,6 @@
 """A scenario as values: what can be done to a scheduler, and what can be expected of it.
 
-The shapes are those of `scenario.schema.json` in the spec package; reading and writing them is `scenario`'s job.
+The shapes are those of `scenario.schema.json` in the spec package; `files.py` reads them, `writing.py` writes them.
 """
 
 from collections.abc import Iterator, Mapping

@@ -21,7 +21,7 @@ from onbeat_spec.records import GroupStep, Member
 from onbeat_spec.trace import Header
 from onbeat_spec.trace_read import TraceFile
 
-Verdict = Literal["holds", "violated", "vacuous"]
+TraceVerdict = Literal["holds", "violated", "vacuous"]
 Progress = Callable[[int, int, int], None]
 """Takes bytes read, bytes in all, steps so far."""
 
@@ -36,7 +36,7 @@ class InvariantVerdict:
     """What a trace says about one invariant."""
 
     invariant: str
-    verdict: Verdict
+    verdict: TraceVerdict
     met: int
     """How often its premise was met."""
     violations: int
@@ -260,7 +260,7 @@ class _Check:
 
     def _row(self, id: str, met: int, premise: str) -> InvariantVerdict:
         count = self.counts[id]
-        verdict: Verdict = "violated" if count else "holds" if met else "vacuous"
+        verdict: TraceVerdict = "violated" if count else "holds" if met else "vacuous"
         return InvariantVerdict(
             id, verdict, met, count, (f"never seen: {premise}" if premise else UNSEEN) if not met else ""
         )

@@ -11,7 +11,7 @@ import click
 from onbeat_proofs.audit.reports import outputs
 
 if TYPE_CHECKING:
-    from onbeat_proofs.audit.report import AuditReport, Finding, InvariantResult
+    from onbeat_proofs.audit.results import AuditReport, Finding, InvariantResult
     from onbeat_proofs.audit.run import Progress
     from onbeat_proofs.audit.search import Explored
 
@@ -79,7 +79,7 @@ def command(
 
     Exits with 0 if every invariant holds, 1 if one is violated, 2 if one was never put to the test.
     """
-    from onbeat_proofs.audit.isolate import AuditJob, audit_apart
+    from onbeat_proofs.audit.job import AuditJob, audit_apart
     from onbeat_proofs.audit.reports.folder import require_folder, write_findings
     from onbeat_proofs.audit.run import audit
     from onbeat_proofs.foreign.targets import load_scheduler

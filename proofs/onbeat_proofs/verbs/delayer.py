@@ -70,7 +70,7 @@ def command(
     to the test.
     """
     from onbeat_proofs.delayer.audit import DelayerJob
-    from onbeat_proofs.delayer.isolate import audit_apart
+    from onbeat_proofs.delayer.job import audit_apart
     from onbeat_proofs.delayer.rows import Settings
 
     for count in ranks:

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from onbeat_proofs.audit.report import AuditReport
+from onbeat_proofs.audit.results import AuditReport
 from onbeat_proofs.audit.run import audit
 from onbeat_proofs.foreign.targets import load_scheduler
 from onbeat_proofs.prove.decide import Proof, prove
-from onbeat_proofs.prove.theorem import FOR_ALL, Verdict
+from onbeat_proofs.prove.theorem import FOR_ALL, TheoremVerdict
 from onbeat_reference.workload import arrivals
 from onbeat_spec.catalogue import CATALOGUE, Invariant
 from onbeat_spec.policy import POLICIES
@@ -82,7 +82,7 @@ def _table(proof: Proof, report: AuditReport) -> Table:
     return table
 
 
-def _proved_for(verdicts: list[Verdict]) -> str:
+def _proved_for(verdicts: list[TheoremVerdict]) -> str:
     if any(verdict.strength == FOR_ALL for verdict in verdicts):
         return "all sizes"
     return "all values" if verdicts else "(tested)"

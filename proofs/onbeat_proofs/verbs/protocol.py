@@ -13,7 +13,7 @@ from onbeat_proofs.protocol.drawing import page
 from onbeat_proofs.protocol.explore import GroupExplored
 from onbeat_proofs.protocol.replay import GroupReplay, replay
 from onbeat_proofs.protocol.scenario import load, to_text
-from onbeat_proofs.prove.theorem import FOR_ALL, Verdict
+from onbeat_proofs.prove.theorem import FOR_ALL, TheoremVerdict
 from onbeat_proofs.verbs.progress import progress
 from onbeat_proofs.verbs.tables import mark, plain_table, wide_console
 
@@ -170,7 +170,7 @@ def as_json(proof: GroupProof) -> dict[str, Any]:
     }
 
 
-def _strength(verdict: Verdict) -> str:
+def _strength(verdict: TheoremVerdict) -> str:
     if verdict.strength == FOR_ALL:
         return "all sizes"
     return verdict.strength.removeprefix("for ").replace(":", ",")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onbeat_proofs.prove.decide import Proof, prove
-from onbeat_proofs.prove.theorem import FOR_ALL, Verdict
+from onbeat_proofs.prove.theorem import FOR_ALL, TheoremVerdict
 from onbeat_proofs.verbs.progress import progress
 from onbeat_spec.policy import POLICIES
 
@@ -92,7 +92,7 @@ def verdict_table(proof: Proof) -> Table:
     return table
 
 
-def _mark(verdict: Verdict) -> str:
+def _mark(verdict: TheoremVerdict) -> str:
     text = MARKS[verdict.verdict]
     if not verdict.as_expected:
         return f"[bold red]{text} ![/]"

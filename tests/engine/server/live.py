@@ -14,7 +14,7 @@ import openai
 
 from onbeat_engine.server.engine import Engine
 from onbeat_engine.server.options import ServerConfig
-from onbeat_engine.server.run import Shutdown, open_socket, serve
+from onbeat_engine.server.run import GracefulShutdown, open_socket, serve
 from onbeat_engine.server.serving import Serving
 
 MODEL = "tiny"
@@ -29,7 +29,7 @@ class Live:
     thread: threading.Thread | None = None
     loop: asyncio.AbstractEventLoop | None = None
     serving: Serving | None = None
-    shutdown: Shutdown | None = None
+    shutdown: GracefulShutdown | None = None
     started: threading.Event = field(default_factory=threading.Event)
     failed: BaseException | None = None
 
@@ -76,7 +76,7 @@ def live(load: Callable[[], Awaitable[Any]], **config: Any) -> Iterator[Live]:
     opened = open_socket(settings)
     server = Live(opened.getsockname()[1])
 
-    def started(serving: Serving, shutdown: Shutdown) -> None:
+    def started(serving: Serving, shutdown: GracefulShutdown) -> None:
         server.serving, server.shutdown = serving, shutdown
         server.started.set()
 

@@ -1,4 +1,4 @@
-"""Schedulers with one fault each, after the public cases; `test_audit.py` has every one of them found out.
+"""Schedulers with one fault each, after the public cases; `test_run.py` has every one of them found out.
 
 Those whose fault is a decision of the policy are in `broken_rules.py`.
 """

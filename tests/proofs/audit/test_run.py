@@ -7,7 +7,7 @@ import pytest
 
 from onbeat.program import run
 from onbeat_proofs.audit.budgets import LIMITS, Limits
-from onbeat_proofs.audit.report import AuditReport
+from onbeat_proofs.audit.results import AuditReport
 from onbeat_proofs.audit.run import audit
 from onbeat_proofs.audit.static.signature import Misfit
 from onbeat_proofs.audit.worlds import SCOPES

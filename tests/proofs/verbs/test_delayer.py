@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from onbeat_proofs.delayer import isolate
 from onbeat_proofs.delayer.audit import DelayerJob
+from onbeat_proofs.delayer.job import audit_apart
 from onbeat_proofs.verbs.delayer import command
 from onbeat_spec.errors import NotADelayer, OnbeatError, Undecided
 
@@ -60,18 +60,18 @@ def test_a_decision_that_hangs_is_a_finding() -> None:
 
 def test_a_process_that_ends_before_any_pass() -> None:
     with pytest.raises(NotADelayer, match="ended with exit code 3 before any pass"):
-        isolate.audit_apart(DelayerJob(f"{FILE}:DiesEarly", ranks=(2,)))
+        audit_apart(DelayerJob(f"{FILE}:DiesEarly", ranks=(2,)))
 
 
 def test_an_error_of_ours_is_no_finding() -> None:
     job = DelayerJob("onbeat", ranks=("two",))  # type: ignore[arg-type]  # what the verb would never pass on
     with pytest.raises(Undecided, match="an error of onbeat itself, please report it: TypeError"):
-        isolate.audit_apart(job)
+        audit_apart(job)
 
 
 def test_no_verdict_in_time() -> None:
     with pytest.raises(Undecided, match="no verdict within"):
-        isolate.audit_apart(DelayerJob(f"{FILE}:Hangs", ranks=(2,)), seconds=0.01)
+        audit_apart(DelayerJob(f"{FILE}:Hangs", ranks=(2,)), seconds=0.01)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from onbeat_proofs.audit.report import AuditReport
+from onbeat_proofs.audit.results import AuditReport
 from onbeat_proofs.audit.run import audit
 from onbeat_proofs.prove.decide import Proof
-from onbeat_proofs.prove.theorem import FOR_ALL, Verdict
+from onbeat_proofs.prove.theorem import FOR_ALL, TheoremVerdict
 from onbeat_proofs.verbs import demo as cmd_demo
 from onbeat_reference import Scheduler
 from onbeat_reference.workload import Arrival, builtin
@@ -23,9 +23,9 @@ from onbeat_spec.records import Violation
 
 SWEPT = "for all values: 2 running"
 VERDICTS = (
-    Verdict("decode-never-held/turn", "onbeat", FOR_ALL, "proved", "proved"),
-    Verdict("one-place/step", "onbeat", SWEPT, "proved", "proved"),
-    Verdict("no-empty-step/step", "pr44558", SWEPT, "refuted", "refuted"),
+    TheoremVerdict("decode-never-held/turn", "onbeat", FOR_ALL, "proved", "proved"),
+    TheoremVerdict("one-place/step", "onbeat", SWEPT, "proved", "proved"),
+    TheoremVerdict("no-empty-step/step", "pr44558", SWEPT, "refuted", "refuted"),
 )
 ARRIVALS = [Arrival(0.0, 300, 5), Arrival(0.5, 7, 40), Arrival(0.75, 40_000, 2)]
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens

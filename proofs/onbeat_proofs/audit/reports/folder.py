@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from onbeat_spec.errors import OnbeatError
 
 if TYPE_CHECKING:
-    from onbeat_proofs.audit.report import AuditReport
+    from onbeat_proofs.audit.results import AuditReport
 
 
 def require_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from onbeat_proofs.audit.reports.verdicts import CheckResult, Problem, checks_of
 from onbeat_proofs.audit.reports.version import version
 
 if TYPE_CHECKING:
-    from onbeat_proofs.audit.report import AuditReport, InvariantResult
+    from onbeat_proofs.audit.results import AuditReport, InvariantResult
 
 QUESTIONS = {
     "policy": "Does it keep the policy text of its version?",

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from onbeat_proofs.audit.reports.verdicts import CheckResult, checks_of
 
 if TYPE_CHECKING:
-    from onbeat_proofs.audit.report import AuditReport
+    from onbeat_proofs.audit.results import AuditReport
 
 
 def junit(report: "AuditReport", now: datetime) -> str:

@@ -14,7 +14,7 @@ from onbeat_proofs.audit.reports.sarif import sarif
 from onbeat_spec.errors import OnbeatError
 
 if TYPE_CHECKING:
-    from onbeat_proofs.audit.report import AuditReport
+    from onbeat_proofs.audit.results import AuditReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 

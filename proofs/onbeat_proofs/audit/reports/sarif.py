@@ -17,7 +17,7 @@ from onbeat_proofs.foreign.location import Location
 from onbeat_spec.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
-    from onbeat_proofs.audit.report import AuditReport
+    from onbeat_proofs.audit.results import AuditReport
 
 FINGERPRINT = "onbeatProblem/v1"
 RAISED_AT = re.compile(r" at (?P<file>\S+):(?P<line>[0-9]+)$")

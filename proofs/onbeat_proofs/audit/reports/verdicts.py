@@ -7,7 +7,7 @@ from onbeat_proofs.play.tally import never_seen
 from onbeat_spec.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
-    from onbeat_proofs.audit.report import AuditReport, Finding, InvariantResult, Verdict
+    from onbeat_proofs.audit.results import AuditReport, AuditVerdict, Finding, InvariantResult
 
 MOST = 5
 """Violations told of a workload."""
@@ -29,7 +29,7 @@ class CheckResult(NamedTuple):
 
     id: str
     statement: str
-    verdict: "Verdict"
+    verdict: "AuditVerdict"
     problems: tuple[Problem, ...] = ()
     reason: str = ""
     """Why a check is vacuous or undecided."""
@@ -89,7 +89,7 @@ OTHERS = {
 
 def _signature(report: "AuditReport") -> CheckResult:
     problems = tuple(Problem(str(misfit), where=misfit.where) for misfit in report.signature)
-    verdict: Verdict = "violated" if problems else "holds"
+    verdict: AuditVerdict = "violated" if problems else "holds"
     return CheckResult("signature", "The class takes every call that its callers make.", verdict, problems)
 
 

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 
-from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.audit.results import Finding
 from onbeat_proofs.audit.static.signature import Misfit
 from onbeat_proofs.audit.vllm import library
 from onbeat_proofs.audit.vllm.facade import VllmScheduler

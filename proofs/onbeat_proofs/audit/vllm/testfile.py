@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
 
-from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.audit.results import Finding
 from onbeat_proofs.scenarios.operations import (
     Abort,
     Add,

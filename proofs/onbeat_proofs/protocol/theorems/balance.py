@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from onbeat_proofs.prove.states import Numbers
-from onbeat_proofs.prove.theorem import PathVerdict, Theorem, Verdict, decide
+from onbeat_proofs.prove.theorem import PathVerdict, Theorem
 from onbeat_spec.balance import (
     WAITING_WEIGHT,
     Candidate,
@@ -353,8 +353,3 @@ THEOREMS = (
     Theorem("balance/reports-order", "The newest report counts, in whatever order they come.", order_of_reports),
     Theorem("balance/reports-engine", "The order of reports is each engine's own.", order_per_engine),
 )
-
-
-def verdicts() -> list[Verdict]:
-    """Decide every theorem about load balancing; `unknown` is a failure. Raises what `decide` raises."""
-    return [decide(theorem, Policy()) for theorem in THEOREMS]

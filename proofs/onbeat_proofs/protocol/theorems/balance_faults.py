@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from onbeat_proofs.protocol.theorems.balance import THEOREMS
-from onbeat_proofs.prove.theorem import Verdict, decide
+from onbeat_proofs.prove.theorem import TheoremVerdict, decide
 from onbeat_spec import balance
 from onbeat_spec.balance import WAITING_WEIGHT, EngineLoad, Fleet, LoadReport, _with, is_newer
 from onbeat_spec.policy import Policy
@@ -77,7 +77,7 @@ def planted(fault: BalanceFault) -> Iterator[None]:
         function.__code__ = before
 
 
-def verdicts() -> list[tuple[BalanceFault, Verdict]]:
+def verdicts() -> list[tuple[BalanceFault, TheoremVerdict]]:
     """Decide, under each fault, the theorem that has to refute it."""
     by_id = {theorem.id: theorem for theorem in THEOREMS}
     decided = []

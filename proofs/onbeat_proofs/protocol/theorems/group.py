@@ -10,7 +10,7 @@ agree for ever.
 from typing import Any
 
 from onbeat_proofs.prove.states import Numbers
-from onbeat_proofs.prove.theorem import PathVerdict, Theorem, Verdict, decide
+from onbeat_proofs.prove.theorem import PathVerdict, Theorem
 from onbeat_spec.policy import Policy
 from onbeat_spec.protocol import (
     Agreement,
@@ -255,8 +255,3 @@ THEOREMS = (
         strength="for all values: 3 ranks",
     ),
 )
-
-
-def verdicts() -> list[Verdict]:
-    """Decide every theorem."""
-    return [decide(theorem, Policy()) for theorem in THEOREMS]

@@ -7,7 +7,7 @@ from typing import Any
 
 from onbeat_proofs.audit.arrivals import ArrivalsReport
 from onbeat_proofs.audit.budgets import LIMITS, Limits
-from onbeat_proofs.audit.report import AuditReport, Finding, InvariantResult
+from onbeat_proofs.audit.results import AuditReport, Finding, InvariantResult
 from onbeat_proofs.audit.run import audit
 from onbeat_proofs.audit.static.signature import Misfit
 from onbeat_proofs.play.replay import Failure

@@ -7,9 +7,9 @@ from xml.etree.ElementTree import parse
 import pytest
 
 from onbeat.program import run
-from onbeat_proofs.audit import isolate
-from onbeat_proofs.audit.report import AuditReport
+from onbeat_proofs.audit import job
 from onbeat_proofs.audit.reports.outputs import FORMATS, ReportFiles, render
+from onbeat_proofs.audit.results import AuditReport
 from onbeat_spec.errors import OnbeatError
 from tests.proofs.audit.reports.examples import NOW, everything, half_allocation
 
@@ -21,13 +21,13 @@ def no_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*args: object, **kwargs: object) -> AuditReport:
         raise AssertionError("the audit was started")
 
-    monkeypatch.setattr(isolate, "audit_apart", start)
+    monkeypatch.setattr(job, "audit_apart", start)
 
 
 def test_the_verb_writes_every_format_also_of_a_class_that_violates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(isolate, "audit_apart", lambda *args, **kwargs: half_allocation())
+    monkeypatch.setattr(job, "audit_apart", lambda *args, **kwargs: half_allocation())
     files = {name: tmp_path / f"report.{name}" for name in FORMATS}
     options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
     assert run(["audit", "tests.proofs.audit.broken:HalfAllocation", *options]) == 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onbeat_proofs.audit.report import AuditReport
 from onbeat_proofs.audit.reports.sarif import FINGERPRINT, sarif
+from onbeat_proofs.audit.results import AuditReport
 from onbeat_proofs.foreign.location import Location
 from tests.proofs.audit.reports.examples import NOW, everything, half_allocation
 
@@ -54,7 +54,7 @@ def test_a_finding_points_to_the_method_of_the_class() -> None:
     (result,) = run_of(report)["results"]
     place = result["locations"][0]["physicalLocation"]
     assert place["artifactLocation"] == {"uri": "tests/proofs/audit/broken.py", "uriBaseId": "%SRCROOT%"}
-    lines = (ROOT / "tests" / "proofs" / "broken.py").read_text().splitlines()
+    lines = (ROOT / "tests" / "proofs" / "audit" / "broken.py").read_text().splitlines()
     line = place["region"]["startLine"]
     assert lines[line - 1].startswith("    def _make_room")
     assert "class HalfAllocation(Scheduler):" in lines[line - 4 : line]

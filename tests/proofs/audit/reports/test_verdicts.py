@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from onbeat_proofs.audit.report import AuditReport
 from onbeat_proofs.audit.reports.verdicts import checks_of, finding_text, summary
+from onbeat_proofs.audit.results import AuditReport
 from onbeat_proofs.play.suite import Suite
 from onbeat_spec.records import Violation
 from tests.proofs.audit.reports.examples import driven, everything, half_allocation

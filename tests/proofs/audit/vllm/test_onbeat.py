@@ -2,7 +2,7 @@
 
 import pytest
 
-from onbeat_proofs.audit.isolate import AuditJob, audit_apart
+from onbeat_proofs.audit.job import AuditJob, audit_apart
 from onbeat_proofs.audit.vllm.adapter import VllmAdapter
 from onbeat_proofs.foreign.targets import load_scheduler
 from onbeat_proofs.play.two_runs import replay_runs

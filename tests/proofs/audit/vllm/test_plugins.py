@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from onbeat_proofs.audit.isolate import AuditJob, audit_apart
-from onbeat_proofs.audit.report import AuditReport
+from onbeat_proofs.audit.job import AuditJob, audit_apart
+from onbeat_proofs.audit.results import AuditReport
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; make vllm-test VERSION=0.33.0 runs this with it")
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from onbeat_proofs.audit.report import Finding
+from onbeat_proofs.audit.results import Finding
 from onbeat_proofs.audit.vllm.testfile import test_file as file_of
 from onbeat_proofs.play.drain import AT_REST
 from onbeat_proofs.scenarios.files import Scenario

@@ -9,8 +9,8 @@ from onbeat_proofs.mutants.checks import MutantCheck, theorems
 from onbeat_proofs.mutants.plant import mutants as all_mutants
 from onbeat_proofs.mutants.unit_tests import unit_tests
 from onbeat_proofs.protocol.theorems import balance as for_all_balance
-from onbeat_proofs.protocol.theorems.balance import THEOREMS, verdicts
-from onbeat_proofs.prove.theorem import FOR_ALL, decide
+from onbeat_proofs.protocol.theorems.balance import THEOREMS
+from onbeat_proofs.prove.theorem import FOR_ALL, decide, decide_all
 from onbeat_spec import balance
 from onbeat_spec.balance import Candidate, EngineLoad, Fleet, LoadReport
 from onbeat_spec.policy import Policy
@@ -19,7 +19,7 @@ BY_ID = {theorem.id: theorem for theorem in THEOREMS}
 
 
 def test_all_are_proved() -> None:
-    found = verdicts()
+    found = decide_all(THEOREMS)
     assert [(v.id, v.verdict, v.message) for v in found] == [(id, "proved", "") for id in BY_ID]
     assert len(BY_ID) == len(THEOREMS) >= 15
 

@@ -4,8 +4,9 @@ import pytest
 
 from onbeat_proofs.protocol.faults import FAULTS
 from onbeat_proofs.protocol.theorems import balance_faults
-from onbeat_proofs.protocol.theorems.balance import verdicts
+from onbeat_proofs.protocol.theorems.balance import THEOREMS
 from onbeat_proofs.protocol.theorems.balance_faults import BALANCE_FAULTS, planted
+from onbeat_proofs.prove.theorem import decide_all
 from onbeat_spec import balance
 from onbeat_spec.balance import EngineLoad
 
@@ -28,4 +29,4 @@ def test_a_fault_is_taken_out_again() -> None:
     with pytest.raises(AttributeError), planted(fault):
         balance.score(None, False)  # type: ignore[arg-type]  # something that raises
     assert balance.unread(EngineLoad(sent=2)) == 2
-    assert {verdict.verdict for verdict in verdicts()} == {"proved"}
+    assert {verdict.verdict for verdict in decide_all(THEOREMS)} == {"proved"}

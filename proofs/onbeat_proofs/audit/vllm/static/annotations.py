@@ -17,6 +17,7 @@ from onbeat_proofs.audit.vllm.static.class_text import (
     static,
     super_start,
     tree_of,
+    unquoted,
 )
 
 MANY = {"list", "set", "frozenset", "Sequence", "Iterable", "Iterator", "Collection"}
@@ -97,7 +98,7 @@ def _text(value: Any) -> Def | None:
 
 def _result(annotation: ast.expr) -> ast.expr | None:
     """Return R of Callable[[...], R]."""
-    node = _unquoted(annotation)
+    node = unquoted(annotation)
     if isinstance(node, ast.Subscript) and _head(node) == "Callable" and isinstance(node.slice, ast.Tuple):
         return node.slice.elts[-1]
     return None
@@ -118,7 +119,7 @@ def _differ(first: ast.expr | None, second: ast.expr | None) -> bool:
 
 def _shape(annotation: ast.expr | None) -> tuple[str, list[ast.expr]] | None:
     """Return whether a value is a tuple, many, a mapping or one thing, and the annotations of its parts."""
-    node = None if annotation is None else _unquoted(annotation)
+    node = None if annotation is None else unquoted(annotation)
     if isinstance(node, ast.Name) and node.id in PLAIN | {"Request"}:
         return "one", []
     if not isinstance(node, ast.Subscript):
@@ -135,12 +136,6 @@ def _shape(annotation: ast.expr | None) -> tuple[str, list[ast.expr]] | None:
 
 def _head(node: ast.Subscript) -> str:
     return ast.unparse(node.value).rpartition(".")[2]
-
-
-def _unquoted(node: ast.expr) -> ast.expr:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return ast.parse(node.value, mode="eval").body
-    return node
 
 
 def _shown(tree: Def) -> str:

@@ -173,3 +173,10 @@ def own_nodes(tree: Def) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             todo += ast.iter_child_nodes(node)
+
+
+def unquoted(annotation: ast.expr) -> ast.expr:
+    """Return an annotation; the expression in it, if it is written as a text."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return ast.parse(annotation.value, mode="eval").body
+    return annotation

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onbeat_proofs.audit.static.signature import Misfit
-from onbeat_proofs.audit.vllm.static.class_text import Def, Method, own_nodes
+from onbeat_proofs.audit.vllm.static.class_text import Def, Method, own_nodes, unquoted
 
 LEAVING = ("exit", "abort", "fail", "raise", "error", "unreachable", "assert_never")
 """Words in the name of a function that may never come back."""
@@ -85,18 +85,12 @@ def _length(node: ast.expr | None) -> int | None:
 
 
 def _annotated_length(node: ast.expr | None) -> int | None:
-    node = _unquoted(node)
+    node = None if node is None else unquoted(node)
     if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)):
         return None
     parts = node.slice.elts
     endless = any(isinstance(part, ast.Constant) and part.value is ... for part in parts)
     return None if endless or ast.unparse(node.value).lower().rpartition(".")[2] != "tuple" else len(parts)
-
-
-def _unquoted(node: ast.expr | None) -> ast.expr | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return ast.parse(node.value, mode="eval").body
-    return node
 
 
 def _promises(annotation: ast.expr | None) -> bool:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from onbeat_proofs.audit.adapters import AUTO, adapter_for
-from onbeat_proofs.audit.report import AuditReport, Budget, Finding, InvariantResult
+from onbeat_proofs.audit.results import AuditReport, Budget, Finding, InvariantResult
 from onbeat_proofs.audit.run import audit
 from onbeat_proofs.foreign.apart import Apart, Died, run_apart
 from onbeat_proofs.foreign.location import source_of

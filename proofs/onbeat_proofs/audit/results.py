@@ -12,7 +12,7 @@ from onbeat_proofs.play.suite import Suite
 from onbeat_proofs.scenarios.files import dump
 from onbeat_proofs.scenarios.operations import Scenario
 
-Verdict = Literal["holds", "violated", "inherited", "vacuous", "undecided"]
+AuditVerdict = Literal["holds", "violated", "inherited", "vacuous", "undecided"]
 """`inherited`: only in runs in which the class that it derives from violates it too, where that is asked about."""
 Question = Literal["policy", "quality"]
 """Does it keep the policy text that it should have; and which invariants does it violate."""
@@ -23,7 +23,7 @@ class InvariantResult(NamedTuple):
     """What is known about one invariant."""
 
     invariant: str
-    verdict: Verdict
+    verdict: AuditVerdict
     counts: dict[str, int]
     """For each check, how often it met the premise of the invariant."""
     violations: int
