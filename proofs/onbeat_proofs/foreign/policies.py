@@ -64,7 +64,11 @@ def _require_call(own: object, label: str, decision: FunctionType) -> None:
         call = ", ".join([*in_place, *(f"{name}=..." for name in by_name)])
         raise PolicyError(f"{label} is called with ({call}): {reason}; give its parameters these names") from None
     except ValueError:
-        pass  # it has no signature to read
+        shown = getattr(own, "__qualname__", type(own).__name__)
+        raise PolicyError(
+            f"{label} is {shown}, whose parameters cannot be read (it is not written in Python); "
+            "write a method that calls it"
+        ) from None
 
 
 def without_hold(policy: Policy) -> Policy:

@@ -50,6 +50,9 @@ class ByName(Policy):
 
 class Value(Policy):
     scans_past_held = True
+
+class BuiltIn(Policy):
+    may_hold = max
 """
 
 
@@ -132,6 +135,7 @@ def test_decisions_may_take_in_place_what_is_given_by_name() -> None:
         ("own.py:Needs", "chunk_budget is called with (budget=..., owed=...): missing a required argument: 'more'"),
         ("own.py:ByName", "holds_running is called with (work): too many positional arguments"),
         ("own.py:Value", "scans_past_held is a bool; it must be a method"),
+        ("own.py:BuiltIn", "may_hold is max, whose parameters cannot be read (it is not written in Python); write a"),
     ],
 )
 def test_what_is_no_policy_is_said_in_one_line(text: str, message: str) -> None:
