@@ -1,11 +1,12 @@
 """Traces of two ranks in lock step, recorded on a clock of their own so that every time in them is known."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import onbeat_reference.recorder
+import onbeat_reference.trace_writer
 from examples.record_group import run
 
 
@@ -25,7 +26,7 @@ class Clock:
 def record(folder: Path, interval: int, monkeypatch: pytest.MonkeyPatch, *, steps: int = 200) -> Path:
     """Record a run of `examples/record_group.py`: a forward of n tokens takes 1 ms + n * 30 us exactly."""
     clock = Clock()
-    stand_in = SimpleNamespace(monotonic=clock.monotonic, time=lambda: 1_700_000_000.0)
-    monkeypatch.setattr(onbeat_reference.recorder, "time", stand_in)
+    stand_in = SimpleNamespace(monotonic=clock.monotonic, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(onbeat_reference.trace_writer, "time", stand_in)
     run(folder, interval, steps=steps, pause=clock.pause)
     return folder

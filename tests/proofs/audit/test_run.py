@@ -267,18 +267,18 @@ def test_the_verb_refuses(args: list[str], message: str, capsys: pytest.CaptureF
 
 
 def test_the_suite_of_a_checkout() -> None:
-    assert suite_path() == HERE.parent / "scenarios"
+    assert suite_path() == HERE.parents[1] / "scenarios"
     assert {scenario.config.policy for scenario in scenarios_for("pr44558")} == {"pr44558"}
     assert len(scenarios_for("onbeat")) < len(load_path(suite_path()))
 
 
 def test_the_suite_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite_module, "__file__", str(tmp_path / "a" / "b" / "suite.py"))
+    monkeypatch.setattr(suite_module, "__file__", str(tmp_path / "a" / "b" / "c" / "suite.py"))
     monkeypatch.setattr(suite_module, "files", lambda package: tmp_path)
     with pytest.raises(ScenarioError, match="there is no conformance suite"):
         suite_path()
-    (tmp_path / "scenarios").mkdir()
-    assert suite_path() == tmp_path / "scenarios"
+    (tmp_path / "conformance").mkdir()
+    assert suite_path() == tmp_path / "conformance"
 
 
 def test_budgets_grow() -> None:
