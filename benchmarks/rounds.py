@@ -29,7 +29,7 @@ HANG_EVERY = 5
 BOUND = 10.0
 """Seconds within which a rank is back, whatever happened to it."""
 PATIENCE = 20.0
-"""Seconds that descriptors of the killed may take to be closed on a busy machine; how long it takes is not what is asked."""
+"""Seconds in which descriptors of the killed are closed, also on a busy machine."""
 
 
 async def one_round(engine: AsyncLLM, number: int, choice: random.Random) -> float:
