@@ -28,8 +28,6 @@ PARAMS = SamplingParams(temperature=0.0, max_tokens=LENGTH, seed=0)
 HANG_EVERY = 5
 BOUND = 10.0
 """Seconds within which a rank is back, whatever happened to it."""
-PATIENCE = 20.0
-"""Seconds in which descriptors of the killed are closed, also on a busy machine."""
 
 
 async def one_round(engine: AsyncLLM, number: int, choice: random.Random) -> float:
@@ -55,7 +53,7 @@ async def one_round(engine: AsyncLLM, number: int, choice: random.Random) -> flo
 
 async def _leaked(me: psutil.Process, files: int) -> int:
     """Return how many file descriptors there are more than before, once what belonged to the killed is closed."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + BOUND
     while me.num_fds() > files and time.monotonic() < until:
         await asyncio.sleep(0.05)
     return me.num_fds() - files

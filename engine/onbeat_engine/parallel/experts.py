@@ -103,7 +103,8 @@ class ExpertParallel:
                 f"call begin with their number first"
             )
         if self._counts is not None:
-            self._counts.append(int((ids < self._num_experts).any(dim=1).sum()))
+            # Without rows nothing is read back from a device.
+            self._counts.append(int((ids < self._num_experts).any(dim=1).sum()) if len(x) else 0)
         if sum(tokens) == 0:
             return x
         way = self._gathered if self._alike or self._way == "all-gather" else self._dispatched
