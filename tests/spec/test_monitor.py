@@ -170,6 +170,11 @@ def test_a_history_holds_and_fails(
     assert when(monitor, invariant) == [7]
 
 
+def test_a_load_that_one_step_starts_twice_is_one_too_many() -> None:
+    monitor = watch_loads(Monitor(CONFIG), {**LOADS, "loading": ["d", "d"]})
+    assert said(monitor, "load-once") == ["d loads again within one allocation"]
+
+
 def test_no_history_invariant_is_left_out() -> None:
     assert set(HISTORY) == {entry.id for entry in CATALOGUE.values() if entry.history is not None}
 

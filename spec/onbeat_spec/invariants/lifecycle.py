@@ -176,15 +176,14 @@ class LoadsAgain(_Loads):
     __slots__ = ()
 
     def step(self, facts: Facts, interval: int) -> Sequence[str]:
-        if not facts.step.loading and not facts.step.evictions:
-            return ()
-        evicted = {eviction.victim for eviction in facts.step.evictions}
-        again = [
-            f"{id} loads again within one allocation"
-            for id in facts.step.loading
-            if id in self.loading and id not in evicted and self.loading[id][1] == facts.after.requests[id].arrival
-        ]
-        super().step(facts, interval)
+        again = list[str]()
+        for eviction in facts.step.evictions:
+            self.loading.pop(eviction.victim, None)
+        for id in facts.step.loading:
+            arrival = facts.after.requests[id].arrival
+            if id in self.loading and self.loading[id][1] == arrival:
+                again.append(f"{id} loads again within one allocation")
+            self.loading[id] = facts.step.index, arrival
         return again
 
     def memory(self, now: int, config: Config) -> dict[str, int]:
