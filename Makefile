@@ -14,7 +14,8 @@ VERSION ?= 0.33.0
 
 VENV := .venv
 BIN := $(VENV)/bin
-# What is never imported need not be compiled; what is, is compiled then.
+# What is never imported need not be compiled; what is, is compiled then, and kept: torch's import takes half the time.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install -q --no-compile --disable-pip-version-check -c constraints.txt
 CORE := $(VENV)/.core
 ENGINE := $(VENV)/.engine
@@ -53,7 +54,7 @@ vllm-env:
 
 # The tests that drive vLLM's own schedulers, with audits of both at quick budget.
 vllm-test:
-	@python=$$($(PYTHON) tools/vllm_env.py '$(VERSION)' | tail -n 1) && "$$python" -m pytest -q -W ignore tests/proofs/audit/vllm tests/engine/vllm
+	@python=$$($(PYTHON) tools/vllm_env.py '$(VERSION)' | tail -n 1) && "$$python" -m pytest -q -n $(WORKERS) --dist loadscope -W ignore tests/proofs/audit/vllm tests/engine/vllm
 
 # The same beside every release of vllm-envs.
 vllm-test-all:

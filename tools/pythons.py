@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.vllm_env import Done, Run, execute, last_line
@@ -86,14 +87,16 @@ def main(
     run: Callable[[Sequence[str]], Done] = execute,
     environment: Mapping[str, str] = os.environ,
 ) -> int:
-    """Check every version; 0: all passed, 1: something failed, 3: nothing failed, and some were skipped."""
-    results: dict[str, str] = {}
-    for version in VERSIONS:
+    """Check every version, side by side; 0: all passed, 1: something failed, 3: nothing did, and some were skipped."""
+
+    def checked(version: str) -> str:
         if python := interpreter(version, environment, run):
             failed = check(version, python, root, run)
-            results[version] = f"FAILED: {failed}" if failed else "passed"
-        else:
-            results[version] = "SKIPPED: no interpreter on the PATH or among pyenv's versions"
+            return f"FAILED: {failed}" if failed else "passed"
+        return "SKIPPED: no interpreter on the PATH or among pyenv's versions"
+
+    with ThreadPoolExecutor(len(VERSIONS)) as pool:
+        results = dict(zip(VERSIONS, pool.map(checked, VERSIONS), strict=True))
     for version, result in results.items():
         print(f"Python {version} {result}", flush=True)
     kinds = {result.partition(":")[0] for result in results.values()}

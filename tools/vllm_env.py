@@ -37,6 +37,8 @@ QUIET = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     "HF_HUB_OFFLINE": "1",
 }
+OTHERS = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
+"""Variables of whoever calls this that an environment is made without."""
 IMPORT = "import vllm, vllm.v1.core.sched.async_scheduler; print(vllm.__version__)"
 
 
@@ -188,8 +190,11 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def execute(command: Sequence[str]) -> Done:
-    """Run a command outside any environment's influence, with vLLM told to be quiet and offline."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    """Run a command outside any environment's influence, with vLLM told to be quiet and offline.
+
+    What it imports is compiled and kept: an import of vLLM that finds nothing compiled takes 28 s, and 11 s otherwise.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in OTHERS}
     done = subprocess.run(
         command, env={**environment, **QUIET}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

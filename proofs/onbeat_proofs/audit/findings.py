@@ -68,13 +68,18 @@ class Smallest:
         prepared = self.adapter.prepare(self.cls, Scenario(scenario.name))
         plain = prepared.config if prepared is not None else Config()
 
+        def cut(candidate: Scenario, at: Violation) -> Scenario:
+            until = _until(candidate, at.step)
+            return until if shown(until) is not None else candidate
+
         def small(candidate: Scenario) -> Scenario:
             if shown(candidate) is None:
                 return candidate
-            return shrink(candidate, lambda smaller: shown(smaller) is not None, self.seconds, plain)
+            smaller = shrink(candidate, lambda smaller: shown(smaller) is not None, self.seconds, plain)
+            # A smaller world may show it at an earlier step, and the time may be up before what follows is taken away.
+            return cut(smaller, shown(smaller) or violation)
 
-        until = _until(scenario, violation.step)
-        scenario = small(until if shown(until) is not None else scenario)
+        scenario = small(cut(scenario, violation))
         if scenario.steps[-1] == AT_REST:
             drained = self.drained(scenario)
             without = replace(drained, steps=drained.steps[:-1])

@@ -73,7 +73,7 @@ def test_an_exit_leaves_a_report() -> None:
 
 
 def test_what_it_prints_is_noted() -> None:
-    report = audited("Prints")
+    report = audited("Prints", "decode-never-held")  # which it inherits; the print comes with the first step
     (note,) = report.notes
     assert "first 'two at a time'" in note
     assert "- schedule:" in note
