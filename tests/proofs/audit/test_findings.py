@@ -4,6 +4,7 @@ import pytest
 
 from onbeat_proofs.audit import findings
 from onbeat_proofs.audit.adapters import ReferenceAdapter
+from onbeat_proofs.play.two_runs import replay_runs
 from onbeat_proofs.scenarios.operations import Add, Scenario, Schedule
 from onbeat_spec.config import Config
 from onbeat_spec.policy import POLICIES
@@ -20,7 +21,7 @@ def test_what_follows_the_violation_is_cut_even_if_the_time_is_up(monkeypatch: p
     """Made small, it is shown by an earlier step than before; a pytest file asks after the last."""
     policy = POLICIES["local-work"]()
     smallest = findings.Smallest(ReferenceAdapter(), OneTooMany, policy, name="over", base=None, seconds=0.0)
-    (first, *_) = findings.replay_runs(LATE, smallest.factory, policy, expects=False).violations
+    (first, *_) = replay_runs(LATE, smallest.factory, policy, expects=False).violations
     monkeypatch.setattr(findings, "shrink", lambda *_: EARLY)
     finding = smallest.finding(first, LATE, "search")
     assert (finding.invariant, finding.step) == (first.invariant, 0)

@@ -232,7 +232,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0,30,3\n2023-11-16 18:15:47.0,20,2")
     name = f"{HERE / 'broken_rules.py'}:HoldsOneToken"
-    code = run(["audit", name, "--budget", "quick", "--json", str(target), "--workload", str(trace)])
+    code = run(["audit", name, "--in-process", "--budget", "quick", "--json", str(target), "--workload", str(trace)])
     out, err = capsys.readouterr()
     assert code == 1
     assert err == ""
