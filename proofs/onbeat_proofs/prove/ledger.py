@@ -5,9 +5,9 @@ A refutation that is expected is a result, like a proof: both are checked, and e
 
 from onbeat_proofs.prove.sweep import WITNESSES
 from onbeat_proofs.prove.theorem import Theorem
-from onbeat_proofs.prove.theorems import causes, hold, turns
+from onbeat_proofs.prove.theorems import causes, hold, states, turns
 
-THEOREMS: tuple[Theorem, ...] = (*hold.THEOREMS, *turns.THEOREMS, *causes.THEOREMS)
+THEOREMS: tuple[Theorem, ...] = (*hold.THEOREMS, *turns.THEOREMS, *states.THEOREMS, *causes.THEOREMS)
 
 SWEPT_AND_REFUTED: dict[str, frozenset[str]] = {
     "onbeat": frozenset(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
+from onbeat_proofs.prove.sound import wrong_with
 from onbeat_reference.lifecycle import InFlight
 from onbeat_reference.observe import observe
 from onbeat_reference.pool import CountingPool
@@ -17,7 +18,7 @@ from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotReproduced
 from onbeat_spec.invariants.memory import promises_are_covered
-from onbeat_spec.policy import Policy
+from onbeat_spec.policy import Policy, is_decode, local_work
 from onbeat_spec.records import Facts, Place, Step
 
 T = TypeVar("T")
@@ -188,7 +189,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
         scheduler.parked.append(_loading(numbers, shape, f"l{i}", 30 + i))
     live = [*scheduler.running, *scheduler.waiting, *scheduler.parked]
     scheduler.requests = {request.id: request for request in live}
-    scheduler._holders = sum(1 for request in scheduler.waiting if request.external > 0)
+    scheduler._holders = sum(1 for request in scheduler.waiting if request.num_blocks > 0)
     if shape.scheduling == "priority":
         _rank(numbers, scheduler.running)
         _rank(numbers, scheduler.waiting)
@@ -203,6 +204,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
     pool.num_blocks = total
     object.__setattr__(config, "num_blocks", total)  # the pool is as large as what is free and what is held
     for request in live:
+        numbers.assume(wrong_with(request, size) is None)
         numbers.assume(request.limit <= total * size + 1)  # never-fits-refused
     numbers.assume(scheduler.num_slots <= slots)
     numbers.assume(promises_are_covered(config, observe(scheduler)) is None)
@@ -220,43 +222,30 @@ def _request(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
 
 
 def _running(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
-    """A running request: a chunk keeps a promise for all it knows, a decode for at most as much."""
+    """A running request."""
     request = _request(numbers, shape, id, arrival)
     request.place = Place.RUNNING
     request.num_placeholders = numbers.pick(f"{id}.placeholders", (0, 1)) if shape.async_depth > 1 else 0
     if request.num_placeholders > 0:
         request.num_computed = request.num_tokens
     else:
-        request.num_computed = _tokens(numbers, f"{id}.computed", shape)
+        request.num_computed = _tokens(numbers, f"{id}.computed", shape, low=0 if shape.spare else 1)
         numbers.assume(request.num_computed < request.num_tokens)
-    request.num_blocks = _blocks(request.num_computed, shape) + _spare(numbers, shape, id)
-    decode = request.num_tokens + request.num_placeholders - request.num_computed <= 1
-    left = _blocks(request.num_tokens, shape) - request.num_blocks
-    if shape.spare and not left >= 0:
-        left = 0
-    if decode:
-        request.reserved = numbers.int(f"{id}.promised", 0)
-        numbers.assume(request.reserved <= left)
-    else:
-        request.reserved = left
+    decode = is_decode(local_work(request))
+    _take_blocks(numbers, shape, request, request.num_computed, decode)
     if shape.drafts and decode:
         request.num_drafts = numbers.int(f"{id}.drafts", 0, shape.drafts)
-        numbers.assume(request.num_tokens + request.num_placeholders + request.num_drafts < request.limit)
     return request
 
 
 def _waiting(numbers: Numbers, shape: Shape, id: str, arrival: int, kind: str) -> Request:
     request = _request(numbers, shape, id, arrival)
     if kind == "resume":
-        request.external = _tokens(numbers, f"{id}.external", shape)
+        request.external = _tokens(numbers, f"{id}.external", shape, low=0 if shape.spare else 1)
         numbers.assume(request.external <= request.num_tokens)
-        request.num_blocks = _blocks(request.external, shape) + _spare(numbers, shape, id)
-        request.reserved = _blocks(request.num_tokens, shape) - request.num_blocks
-        numbers.assume(request.reserved >= 0)
+        _take_blocks(numbers, shape, request, request.external, False)
         all_loaded = request.external >= request.num_tokens
         request.num_computed = request.num_tokens - 1 if all_loaded else request.external
-        if all_loaded:
-            numbers.assume(request.num_computed > 0)
     elif kind == "offer":
         request.remote_tokens = _tokens(numbers, f"{id}.offered", shape)
         numbers.assume(request.remote_tokens <= request.num_tokens)
@@ -268,22 +257,28 @@ def _loading(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
     request.place = Place.PARKED
     request.external = _tokens(numbers, f"{id}.external", shape)
     numbers.assume(request.external <= request.num_tokens)
-    request.num_blocks = _blocks(request.external, shape)
-    request.reserved = _blocks(request.num_tokens, shape) - request.num_blocks
+    _take_blocks(numbers, shape, request, request.external, False)
     return request
 
 
-def _tokens(numbers: Numbers, name: str, shape: Shape) -> int:
-    """Any number of tokens from 1 on, written as whole blocks less a slack, so that its blocks are linear in it."""
+def _tokens(numbers: Numbers, name: str, shape: Shape, low: int = 1) -> int:
+    """Any number of tokens from `low` on, written as whole blocks less a slack, so that its blocks are linear in it."""
     size = shape.block_size
     if size == 1:
-        return numbers.int(name, 1)  # type: ignore[no-any-return]
-    return numbers.int(f"{name}/{size}", 1) * size - numbers.int(f"{name}.slack", 0, size - 1)  # type: ignore[no-any-return]
+        return numbers.int(name, low)  # type: ignore[no-any-return]
+    return numbers.int(f"{name}/{size}", low) * size - numbers.int(f"{name}.slack", 0, size - 1)  # type: ignore[no-any-return]
 
 
-def _spare(numbers: Numbers, shape: Shape, id: str) -> int:
-    """Blocks beyond what is computed: rejected drafts leave them, and loads that failed in part."""
-    return numbers.int(f"{id}.spare", 0, 2) if shape.spare else 0
+def _take_blocks(numbers: Numbers, shape: Shape, request: Request, num_tokens: int, decode: bool) -> None:
+    """Blocks and promise: any that can be (`wrong_with`), or just what an undisturbed prefill has."""
+    if shape.spare:
+        request.num_blocks = numbers.int(f"{request.id}.blocks", 1)
+        request.reserved = numbers.int(f"{request.id}.promised", 0)
+        return
+    request.num_blocks = _blocks(num_tokens, shape)
+    left = _blocks(request.num_tokens, shape) - request.num_blocks
+    request.reserved = numbers.int(f"{request.id}.promised", 0) if decode else left
+    numbers.assume(request.reserved <= left)
 
 
 def _blocks(tokens: int, shape: Shape) -> int:

@@ -129,15 +129,15 @@ def held_at_most_by_phase(numbers: Numbers, policy: Policy) -> PathVerdict:
 
 
 def held_at_most_by_local_clock(numbers: Numbers, policy: Policy) -> PathVerdict:
-    """held_steps + left <= interval - 1 is kept by every step that holds with tokens, or does not hold."""
+    """held_steps + left <= interval - 1 is kept by every step; a hold that leaves it empty stands unless it is lifted."""
     interval, left, held = numbers.int("interval", 1), numbers.int("left", 0), numbers.int("held_steps", 0)
     most, tokens = numbers.int("max_hold_steps", 1), numbers.int("tokens", 0)
     numbers.assume(held + left <= interval - 1)
     numbers.assume(held <= most)
     throttle, saturated = interval > 1 and left > 0, numbers.bool("saturated")
     holds = bool(policy.may_hold(throttle=throttle, saturated=saturated, held_steps=held, max_hold_steps=most))
-    if holds:
-        numbers.assume(tokens > 0)  # no-empty-step
+    if holds and tokens == 0 and policy.lifts(0):
+        holds, tokens = False, numbers.int("tokens.lifted", 0)
     prefill = bool(numbers.bool("prefill"))
     held_then = count_held(held, holds)
     left_then = next_hold(left, interval, tokens, prefill, holds)
@@ -210,7 +210,10 @@ THEOREMS = (
         held_at_most_by_phase,
     ),
     Theorem(
-        "held-at-most/local-clock", "held_steps + steps left of the hold <= interval - 1.", held_at_most_by_local_clock
+        "held-at-most/local-clock",
+        "held_steps + steps left of the hold <= interval - 1.",
+        held_at_most_by_local_clock,
+        refuted_under=OLD,
     ),
     Theorem("held-at-most/modulo", "phase = step modulo interval.", phase_is_step_modulo),
     Theorem(
