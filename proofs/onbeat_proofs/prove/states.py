@@ -104,6 +104,12 @@ class Shape:
         return " ".join(words)
 
 
+class Built:
+    """How many start states were built: who builds one rests on what `build` assumes."""
+
+    count = 0
+
+
 class SharingPool(CountingPool):
     """A counting pool in which some requests share their first `shared` blocks through the prefix cache.
 
@@ -157,6 +163,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
 
     Built twice from one context, it gives two schedulers in the same state.
     """
+    Built.count += 1
     size = shape.block_size
     budget = numbers.int("budget", 1)
     slots = numbers.int("slots", 1)
@@ -275,6 +282,8 @@ def _take_blocks(numbers: Numbers, shape: Shape, request: Request, num_tokens: i
         request.num_blocks = numbers.int(f"{request.id}.blocks", 1)
         request.reserved = numbers.int(f"{request.id}.promised", 0)
         return
+    if not decode:  # it was promised all that it knows, and has not grown
+        request.num_prompt = request.num_tokens
     request.num_blocks = _blocks(num_tokens, shape)
     left = _blocks(request.num_tokens, shape) - request.num_blocks
     request.reserved = numbers.int(f"{request.id}.promised", 0) if decode else left

@@ -51,6 +51,14 @@ DEEP = (
     Shape(2, ("fresh",), late=False, async_depth=2),
     Shape(2, (BOTH,), late=False, cap=True),
 )
+RESTRICTIONS = (
+    "counts of blocks without ids, block size 16 where no other is named",
+    "each feature (priority, cap, drafts, a step in flight, a shared prefix, blocks and promises other than those of "
+    "an undisturbed prefill) only in the shapes that name it",
+    "with a step in flight: one, and nobody of it preempted or loading within it",
+    "not paused, no load at its deadline, no ended request whose load is still in flight",
+)
+"""What no shape has, or not every one."""
 
 
 def _runs(predicate: RunsPredicate, one: int, other: int) -> Callable[[Trio], Verdict]:

@@ -77,13 +77,12 @@ full_sequence_fits = Invariant(
 def outgrown(config: Config, state: State) -> int:
     """Most blocks by which requests can have outgrown what they were promised at admission.
 
-    Whoever holds blocks was admitted, or began to load, with blocks and promises for all it knew: at least its prompt.
-    What it holds beyond that it took since. Whether it is a decode now says nothing: a load that fails makes a request
-    that has grown a chunk again.
+    Whoever runs was admitted with blocks and promises for all it knew: at least its prompt. What it holds beyond that
+    it took since. Whether it is a decode now says nothing: a load that fails makes one that has grown a chunk again.
     """
     size, grown = config.block_size, 0
     for request in state.requests.values():
-        if request.num_blocks > 0:
+        if request.place is Place.RUNNING:
             beyond = request.num_blocks + request.reserved - (request.num_prompt + size - 1) // size
             grown += 0 if beyond < 0 else beyond
     return grown

@@ -116,5 +116,6 @@ THEOREMS = (
         f"At most {IDLE_STEPS} steps in a row do nothing.",
         idle_steps,
         "for all values, two requests",
+        about="steps",
     ),
 )

@@ -129,7 +129,7 @@ def held_at_most_by_phase(numbers: Numbers, policy: Policy) -> PathVerdict:
 
 
 def held_at_most_by_local_clock(numbers: Numbers, policy: Policy) -> PathVerdict:
-    """held_steps + left <= interval - 1 is kept by every step; a hold that leaves it empty stands unless it is lifted."""
+    """held_steps + left <= interval - 1 is kept by every step; a hold that leaves it empty stands unless lifted."""
     interval, left, held = numbers.int("interval", 1), numbers.int("left", 0), numbers.int("held_steps", 0)
     most, tokens = numbers.int("max_hold_steps", 1), numbers.int("tokens", 0)
     numbers.assume(held + left <= interval - 1)

@@ -27,6 +27,11 @@ from onbeat_spec.invariants.memory import outgrown
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Place, Step, View, view
 
+RESTRICTIONS = (
+    "counts of blocks without ids, block sizes 1 and 16",
+    "an output of at most 3 tokens",
+    "of a request that was preempted, outputs of one step",
+)
 SIZES = (1, 16)
 MOST_TOKENS = 3
 """Most tokens that an output brings in these proofs."""

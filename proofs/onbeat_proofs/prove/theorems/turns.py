@@ -9,6 +9,7 @@ Blocks shared through the prefix cache are left out here; the bounded proofs and
 
 from typing import Any
 
+from onbeat_proofs.prove.sound import wrong_with
 from onbeat_proofs.prove.states import Numbers, Shape, build
 from onbeat_proofs.prove.theorem import PathVerdict, Theorem
 from onbeat_reference.lifecycle import InFlight
@@ -20,7 +21,16 @@ from onbeat_spec.errors import RequestRefused
 from onbeat_spec.policy import Policy, is_decode, local_work
 from onbeat_spec.records import Place, Step
 
+RESTRICTIONS = (
+    "counts of blocks without ids, block size 16",
+    "first come, first served",
+    "no cap, no drafts, no step in flight, no shared prefix",
+    "blocks and promises of an undisturbed prefill",
+)
+"""What the states of these theorems leave out (`Shape`); the sweeps have shapes with each of these."""
+POOL = ("counts of blocks without ids, block size 16",)
 ONE = Shape(1)
+FOUR = ("four running requests", *RESTRICTIONS)
 OLD = frozenset({"pr44558", "local-work"})
 
 
@@ -295,6 +305,8 @@ def never_fits(numbers: Numbers, policy: Policy) -> PathVerdict:
     except RequestRefused:
         return PathVerdict("it fits and was refused" if fits or scheduler.requests else None, True)
     grown = request.limit - 1 <= blocks * size and request.limit <= config.max_model_len
+    if wrong := wrong_with(request, size):
+        return PathVerdict(f"it was accepted, and {wrong}", True)
     return PathVerdict(None if fits and grown else "it can never fit and was accepted", True)
 
 
@@ -313,9 +325,21 @@ THEOREMS = (
         "The throttled pass evicts only whom the unthrottled evicts.",
         eviction_turn,
     ),
-    Theorem("victim-can-pay/victim", "A victim other than the request itself gives blocks.", victim_is_behind),
-    Theorem("evicted-is-out/victim", "A victim is unserved, and loses every count.", victim_is_behind),
-    Theorem("oldest-finishes/victim", "A victim is never in front of the request it is evicted for.", victim_is_behind),
+    Theorem(
+        "victim-can-pay/victim",
+        "A victim other than the request itself gives blocks.",
+        victim_is_behind,
+        restrictions=FOUR,
+    ),
+    Theorem(
+        "evicted-is-out/victim", "A victim is unserved, and loses every count.", victim_is_behind, restrictions=FOUR
+    ),
+    Theorem(
+        "oldest-finishes/victim",
+        "A victim is never in front of the request it is evicted for.",
+        victim_is_behind,
+        restrictions=FOUR,
+    ),
     Theorem("budget/turn", "A turn of either loop gives tokens out of what is left.", budget_turn),
     Theorem(
         "resume-bypasses/behind-held",
@@ -329,10 +353,29 @@ THEOREMS = (
         load_behind_held,
         refuted_under=OLD,
     ),
-    Theorem("order-kept/turn", "Of two fresh prefills the younger is never admitted alone.", fresh_order),
+    Theorem(
+        "order-kept/turn",
+        "Of two fresh prefills the younger is never admitted alone.",
+        fresh_order,
+        restrictions=("the two are adjacent", *RESTRICTIONS),
+    ),
     Theorem("full-sequence-fits/turn", "After an admission all promises can be kept.", admission_keeps_promises),
     Theorem("slots/turn", "An admission takes a slot that is there.", admission_keeps_promises),
-    Theorem("blocks-conserved/turn", "Every operation of the pool keeps free + held.", pool_turn),
-    Theorem("all-or-nothing/turn", "A failed allocation changes nothing.", pool_turn),
-    Theorem("never-fits-refused/submit", "A request is accepted exactly if it can fit.", never_fits),
+    Theorem(
+        "blocks-conserved/turn",
+        "Every operation of the pool keeps free + held.",
+        pool_turn,
+        about="operation",
+        restrictions=POOL,
+    ),
+    Theorem(
+        "all-or-nothing/turn", "A failed allocation changes nothing.", pool_turn, about="operation", restrictions=POOL
+    ),
+    Theorem(
+        "never-fits-refused/submit",
+        "A request is accepted exactly if it can fit.",
+        never_fits,
+        about="operation",
+        restrictions=POOL,
+    ),
 )
