@@ -4,9 +4,9 @@ To add one, write it into the module that it belongs to. Every check, table and 
 """
 
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE, enter
-from onbeat_spec.invariants import bounds, capacity, flag, group, holds, lifecycle, lists, memory
+from onbeat_spec.invariants import bounds, capacity, effect, flag, group, holds, lifecycle, lists, memory
 
-enter(CATALOGUE, (holds, flag, bounds, capacity, lists, memory, lifecycle))
+enter(CATALOGUE, (holds, effect, flag, bounds, capacity, lists, memory, lifecycle))
 enter(GROUP_CATALOGUE, (group,))
 
 STATE_PREDICATES = [(entry, entry.state) for entry in CATALOGUE.values() if entry.state is not None]

@@ -146,6 +146,32 @@ def held_at_most_by_local_clock(numbers: Numbers, policy: Policy) -> PathVerdict
     return PathVerdict(None, holds)
 
 
+def throttle_holds(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """Between beats an unsaturated rank may hold in every step; a decode that can run is a reason; prefills are held.
+
+    In lock step: before a step of phase > 0, held_steps < phase (`held-at-most/phase`), and `Config` has
+    interval - 1 <= max_hold_steps.
+    """
+    interval, phase = numbers.int("interval", 2), numbers.int("phase", 1)
+    held, most = numbers.int("held_steps", 0), numbers.int("max_hold_steps", 1)
+    numbers.assume(phase < interval)
+    numbers.assume(held < phase)
+    numbers.assume(interval - 1 <= most)
+    work = numbers.int("work", 2)
+    wrong = None
+    if not policy.may_hold(throttle=throttles(phase, interval), saturated=False, held_steps=held, max_hold_steps=most):
+        wrong = "a step between beats may not hold"
+    elif not policy.justifies_hold(work=numbers.int("decode", 0, 1), can_run=True):
+        wrong = "a decode that can run is no reason to hold"
+    elif not policy.holds_running(work):
+        wrong = "a chunk is not held"
+    elif not policy.holds_waiting(work=work, computed=0, external=0):
+        wrong = "a fresh prefill of more than one token is not held"
+    elif policy.lifts(numbers.int("scheduled", 1)):
+        wrong = "a hold is lifted though somebody got tokens"
+    return PathVerdict(wrong, True)
+
+
 def flag_lag(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Before a step of phase > 0, fewer steps than phase since the flag was written, if all are open and evict none."""
     interval, phase, since = numbers.int("interval", 1), numbers.int("phase", 0), numbers.int("since", 0)
@@ -194,6 +220,9 @@ THEOREMS = (
         "Only a decode that can run justifies a hold.",
         no_decode_no_hold,
         refuted_under=OLD,
+    ),
+    Theorem(
+        "throttle-holds/decision", "Between beats an unsaturated rank holds chunks and fresh prefills.", throttle_holds
     ),
     Theorem("decode-never-held/decision", "No running decode is held.", decode_passes),
     Theorem("resume-bypasses/decision", "No waiting request with loaded KV is held.", resume_passes, refuted_under=OLD),
