@@ -5,6 +5,7 @@ not been served yet, and nothing that a step gave out ever has to be taken back 
 """
 
 from bisect import insort
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from onbeat_reference.lifecycle import InFlight, Lifecycle
@@ -78,6 +79,7 @@ class Scheduler(Lifecycle):
         cap, block_size = self.config.prefill_cap, self.config.block_size
         held: list[Request] = []
         owed_then: list[int] = []
+        behind: deque[Request] | None = None  # filled at the first chunk: most steps have none
         for position, request in enumerate(requests):
             if request.place is not RUNNING or not runnable(request, now):
                 continue
@@ -85,8 +87,14 @@ class Scheduler(Lifecycle):
             prefill = not is_decode(work)
             budget, due = step.budget, 0
             if prefill:
-                due = self._owed(requests[position + 1 :], now) if owed is None else owed[position]
+                if owed is not None:
+                    due = owed[position]
+                else:
+                    behind = self._decodes(requests[position + 1 :], now) if behind is None else behind
+                    due = self._owed(behind, now)
                 budget = policy.chunk_budget(budget=budget, owed=due)
+            elif behind:
+                behind.popleft()
             if hold and policy.holds_running(work):
                 held.append(request)
                 owed_then.append(due)
@@ -101,9 +109,19 @@ class Scheduler(Lifecycle):
             give(flight, request, work, tokens, prefill)
         return held, owed_then
 
-    def _owed(self, requests: Iterable[Request], now: int) -> int:
-        """Tokens that the decodes among these running requests are due in this step."""
-        return sum(1 for r in requests if r.place is Place.RUNNING and runnable(r, now) and is_decode(local_work(r)))
+    def _decodes(self, requests: Iterable[Request], now: int) -> deque[Request]:
+        """Return the decodes among these running requests that may run, in order: each is due one token."""
+        return deque([r for r in requests if r.place is RUNNING and runnable(r, now) and is_decode(local_work(r))])
+
+    def _owed(self, behind: deque[Request], now: int) -> int:
+        """Tokens that the decodes behind a chunk are due.
+
+        Whoever has been preempted, or sits out, since they were listed is dropped. Victims are taken from the end of
+        the running list, so these stand at the end.
+        """
+        while behind and not (behind[-1].place is RUNNING and runnable(behind[-1], now)):
+            behind.pop()
+        return len(behind)
 
     def _make_room(self, step: Step, request: Request, num_tokens: int) -> bool:
         """Grow a running request to `num_tokens`, preempting the worst after it; False: it was itself the victim."""

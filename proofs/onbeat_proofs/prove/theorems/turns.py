@@ -41,7 +41,7 @@ class _OneTurn(Scheduler):
     over = False
     """It found no room even for the request itself: by then everybody behind it is gone, and the pass ends."""
 
-    def _owed(self, requests: Any, now: int) -> int:
+    def _owed(self, behind: Any, now: int) -> int:
         return self.owed
 
     def _make_room(self, step: Step, request: Request, num_tokens: int) -> bool:
