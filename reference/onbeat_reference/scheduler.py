@@ -165,14 +165,15 @@ class Scheduler(Lifecycle):
         flight.sampling.append(request)
 
     def _serve_drafts(self, flight: InFlight) -> None:
-        """Give draft tokens what is left of the budget and, beside all promises, of the pool."""
+        """Give draft tokens what is left of the budget and, beside what others were promised, of the pool."""
         step, pool, block_size = flight.step, self.pool, self.config.block_size
         for request in flight.sampling:
             drafts = self.policy.grant(work=request.num_drafts, budget=step.budget, cap=request.num_drafts)
             request.num_drafts = 0
             slots = request.num_blocks * block_size - request.num_computed
             more = pool.blocks_for(request.num_computed + drafts) - request.num_blocks
-            if drafts > slots and not self.policy.fits_whole(needed=more, free=pool.free, promised=pool.promised):
+            others = pool.promised - request.reserved
+            if drafts > slots and not self.policy.fits_whole(needed=more, free=pool.free, promised=others):
                 drafts = slots
             if drafts > 0 and pool.grow(request, request.num_computed + drafts):
                 request.num_computed += drafts
@@ -206,28 +207,36 @@ class Scheduler(Lifecycle):
                 step.held.append(request.id)
                 if not self.policy.scans_past_held():
                     break
-            elif not self._has_room(request) or not (loads or step.budget > 0):
+            elif not self._has_room(request, loads or external > 0) or not (loads or step.budget > 0):
                 step.scan_over = True
             elif loads:
                 self._start_load(step, request)
             else:
                 self._admit(flight, request, at_hand, external)
 
-    def _has_room(self, request: Request) -> bool:
-        """Whether a waiting request has a slot and, beside all promises, blocks for all its known tokens."""
-        pool = self.pool
-        if request.num_blocks == 0 and self.num_slots >= self.config.max_num_seqs:
-            return False
-        return self.policy.fits_whole(
-            needed=pool.need(request, request.num_tokens), free=pool.free, promised=pool.promised - request.reserved
-        )
+    def _has_room(self, request: Request, loads: bool) -> bool:
+        """Whether a waiting request has a slot and, beside all promises, blocks for all that it reserves.
+
+        One whose load has landed has its slot, and what it still needs is what it was promised.
+        """
+        pool, needed = self.pool, request.reserved
+        if request.num_blocks == 0:
+            if self.num_slots >= self.config.max_num_seqs:
+                return False
+            needed = pool.need(request, self._reserves(request, loads))
+        return self.policy.fits_whole(needed=needed, free=pool.free, promised=pool.promised - request.reserved)
+
+    def _reserves(self, request: Request, loads: bool) -> int:
+        """Tokens that a request is promised blocks for, if it is let in now."""
+        drafts = self.config.num_draft_tokens
+        return self.policy.reserves(known=request.num_tokens, limit=request.limit, drafts=drafts, loads=loads)
 
     def _start_load(self, step: Step, request: Request) -> None:
         """Begin an async remote load into blocks of the request's own; it costs no tokens (B60, B64)."""
         self.waiting.remove(request)
         self.pool.attach(request)
         self.pool.grow(request, request.remote_tokens)
-        self.pool.reserve(request)
+        self.pool.reserve(request, self._reserves(request, True))
         request.external, request.remote_tokens = request.remote_tokens, 0
         if self.config.remote_load_timeout:
             request.load_deadline = step.index + self.config.remote_load_timeout
@@ -238,7 +247,8 @@ class Scheduler(Lifecycle):
     def _admit(self, flight: InFlight, request: Request, at_hand: int, external: int) -> None:
         """Move a waiting request that fits to the running list and give it its first tokens."""
         self.waiting.remove(request)
-        if request.num_blocks > 0:
+        landed = request.num_blocks > 0
+        if landed:
             self._holders -= 1
             flight.step.resumed.append(request.id)
         self.pool.attach(request)
@@ -250,7 +260,8 @@ class Scheduler(Lifecycle):
         work = local_work(request)
         tokens = self.policy.grant(work=work, budget=flight.step.budget, cap=self.config.prefill_cap)
         self.pool.grow(request, at_hand + tokens)
-        self.pool.reserve(request)
+        if not landed:  # else the promise that it loaded with stands
+            self.pool.reserve(request, self._reserves(request, external > 0))
         request.place = Place.RUNNING
         insort(self.running, request, key=self._key)
         flight.step.admitted.append(request.id)

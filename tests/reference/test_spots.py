@@ -214,11 +214,12 @@ def test_a_failed_load_voids_what_was_sampled_before_a_reset() -> None:
 
 
 def test_a_failed_load_voids_what_was_sampled_before_an_eviction() -> None:
-    made = scheduler(request("a", 4, 8), request("r", 8, 4, remote=8, mode="sync"), num_blocks=3, async_depth=2)
+    made = scheduler(request("a", 4, 8), request("r", 8, 4, remote=8, mode="sync"), num_blocks=4, async_depth=2)
     a, r = made.waiting
     made.update(made.schedule(), {"a": [9], "r": [9]})
     assert made.running == [a, r]
     made.schedule()
+    assert made.running == [a]
     made.load_failed(r, 0)  # its outputs were back: too late to matter
     assert r.num_tokens == 9
 

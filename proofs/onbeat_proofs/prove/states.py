@@ -71,6 +71,7 @@ class Shape:
         drafts: most draft tokens of a decode.
         cap: the cap on prefill tokens of one request is free, instead of absent.
         spare: a request may hold blocks beyond what is computed of it.
+        loaded: each running request may have loaded, and be promised blocks for its first decode step.
         shared: all running requests, and the first waiting one, share a prompt prefix in the prefix cache.
     """
 
@@ -84,6 +85,7 @@ class Shape:
     cap: bool = False
     shared: bool = False
     spare: bool = False
+    loaded: bool = False
     async_depth: int = 1
     block_size: int = 16
 
@@ -97,6 +99,7 @@ class Shape:
         words += ["drafts"] if self.drafts else []
         words += ["cap"] if self.cap else []
         words += ["spare blocks"] if self.spare else []
+        words += ["loaded"] if self.loaded else []
         words += ["shared prefix"] if self.shared else []
         words += ["in flight"] if self.async_depth > 1 else []
         words += [f"block {self.block_size}"] if self.block_size != 16 else []
@@ -220,7 +223,10 @@ def _request(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
 
 
 def _running(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
-    """A running request: a chunk keeps a promise for all it knows, a decode for at most as much."""
+    """A running request: a chunk keeps a promise for all it knows, a decode for at most as much.
+
+    Where the shape says so, either may also keep one for the first decode step of a request that loaded.
+    """
     request = _request(numbers, shape, id, arrival)
     request.place = Place.RUNNING
     request.num_placeholders = numbers.pick(f"{id}.placeholders", (0, 1)) if shape.async_depth > 1 else 0
@@ -234,11 +240,12 @@ def _running(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
     left = _blocks(request.num_tokens, shape) - request.num_blocks
     if shape.spare and not left >= 0:
         left = 0
+    first_decode = _first_decode(numbers, shape, id) if shape.loaded else 0
     if decode:
         request.reserved = numbers.int(f"{id}.promised", 0)
-        numbers.assume(request.reserved <= left)
+        numbers.assume(request.reserved <= left + first_decode)
     else:
-        request.reserved = left
+        request.reserved = left + first_decode
     if shape.drafts and decode:
         request.num_drafts = numbers.int(f"{id}.drafts", 0, shape.drafts)
         numbers.assume(request.num_tokens + request.num_placeholders + request.num_drafts < request.limit)
@@ -251,7 +258,7 @@ def _waiting(numbers: Numbers, shape: Shape, id: str, arrival: int, kind: str) -
         request.external = _tokens(numbers, f"{id}.external", shape)
         numbers.assume(request.external <= request.num_tokens)
         request.num_blocks = _blocks(request.external, shape) + _spare(numbers, shape, id)
-        request.reserved = _blocks(request.num_tokens, shape) - request.num_blocks
+        request.reserved = _blocks(request.num_tokens, shape) - request.num_blocks + _first_decode(numbers, shape, id)
         numbers.assume(request.reserved >= 0)
         all_loaded = request.external >= request.num_tokens
         request.num_computed = request.num_tokens - 1 if all_loaded else request.external
@@ -269,8 +276,13 @@ def _loading(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
     request.external = _tokens(numbers, f"{id}.external", shape)
     numbers.assume(request.external <= request.num_tokens)
     request.num_blocks = _blocks(request.external, shape)
-    request.reserved = _blocks(request.num_tokens, shape) - request.num_blocks
+    request.reserved = _blocks(request.num_tokens, shape) - request.num_blocks + _first_decode(numbers, shape, id)
     return request
+
+
+def _first_decode(numbers: Numbers, shape: Shape, id: str) -> int:
+    """Blocks promised beyond all known tokens, for a first decode step: none if the last block has room for it."""
+    return numbers.int(f"{id}.first_decode", 0, _blocks(1 + shape.drafts, shape))
 
 
 def _tokens(numbers: Numbers, name: str, shape: Shape) -> int:

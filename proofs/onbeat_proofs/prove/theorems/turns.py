@@ -255,6 +255,36 @@ def admission_keeps_promises(numbers: Numbers, policy: Policy) -> PathVerdict:
     return PathVerdict(None, True)
 
 
+def load_keeps_first_decode(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """Whoever starts to load has blocks or a promise for its first decode step; when it is let in, it keeps them."""
+    scheduler = build(numbers, Shape(0, ("resume|offer",), drafts=2), policy)
+    scheduler.pool.promised += numbers.int("others", 0)
+    pool, request = scheduler.pool, scheduler.waiting[0]
+    had = request.num_blocks + request.reserved
+    scheduler._scan(_flight(numbers.int("left", 0)), tuple(scheduler.waiting), False)
+    if request.place is Place.WAITING:
+        return PathVerdict(None, False)
+    has = request.num_blocks + request.reserved
+    if request.place is Place.RUNNING:
+        return PathVerdict(
+            None if has == had else f"it loaded with {had} blocks or promises, and runs with {has}", True
+        )
+    room, first_decode = has * pool.block_size, request.num_tokens + 1 + scheduler.config.num_draft_tokens
+    if pool.promised > pool.free or (room < first_decode and room < request.limit - 1):
+        return PathVerdict(f"it loads with room for {room} tokens, and first decodes with {first_decode}", True)
+    return PathVerdict(None, True)
+
+
+def alone_is_let_in(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A request that is alone, and may run, is let in, or its load starts: what was accepted fits."""
+    scheduler = build(numbers, Shape(0, ("fresh|resume|offer",), drafts=2), policy)
+    request = scheduler.waiting[0]
+    scheduler._scan(_flight(numbers.int("left", 1)), tuple(scheduler.waiting), False)
+    if request.eligible_at > 1:
+        return PathVerdict(None, False)
+    return PathVerdict("it is alone and not let in" if request.place is Place.WAITING else None, True)
+
+
 def pool_turn(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Every operation of the pool keeps free + held; one that fails changes nothing."""
     pool, request = CountingPool(0, 16), Request("r", [0], 1)
@@ -268,7 +298,7 @@ def pool_turn(numbers: Numbers, policy: Policy) -> PathVerdict:
     if what == "grow":
         grew = pool.grow(request, numbers.int("tokens", 1))
     elif what == "reserve":
-        pool.reserve(request)
+        pool.reserve(request, numbers.int("tokens", 1))
     else:
         pool.release(request)
     after = (pool.free, pool.promised, request.num_blocks, request.reserved)
@@ -331,8 +361,14 @@ THEOREMS = (
     ),
     Theorem("order-kept/turn", "Of two fresh prefills the younger is never admitted alone.", fresh_order),
     Theorem("full-sequence-fits/turn", "After an admission all promises can be kept.", admission_keeps_promises),
+    Theorem(
+        "full-sequence-fits/load-turn",
+        "Who loads has room for its first decode step, drafts included.",
+        load_keeps_first_decode,
+    ),
     Theorem("slots/turn", "An admission takes a slot that is there.", admission_keeps_promises),
     Theorem("blocks-conserved/turn", "Every operation of the pool keeps free + held.", pool_turn),
     Theorem("all-or-nothing/turn", "A failed allocation changes nothing.", pool_turn),
     Theorem("never-fits-refused/submit", "A request is accepted exactly if it can fit.", never_fits),
+    Theorem("never-fits-refused/alone", "A request that was accepted is let in when it is alone.", alone_is_let_in),
 )
