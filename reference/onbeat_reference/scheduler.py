@@ -185,8 +185,15 @@ class Scheduler(Lifecycle):
     # --- Admission ---------------------------------------------------------------------------------------------------
 
     def _scan(self, flight: InFlight, requests: Sequence[Request], hold: bool) -> None:
-        """Offer admission to waiting requests, in order."""
+        """Offer admission to waiting requests, in order.
+
+        The first that lacks a slot or blocks ends the scan for all without blocks. One that lacks only tokens ends it
+        for all but remote loads: a load behind it starts if slots and blocks are left, beside its own, for everybody
+        who was passed over so. Who was passed over by a hold keeps nothing free.
+        """
         step = flight.step
+        slots = blocks = 0  # kept for those that lack only tokens
+        goes_on: bool | None = None  # once the budget is used up; asked once, since it looks at everybody
         for request in requests:
             if step.scan_over and not self._holders:
                 break
@@ -207,24 +214,42 @@ class Scheduler(Lifecycle):
                 step.held.append(request.id)
                 if not self.policy.scans_past_held():
                     break
-            elif not self._has_room(request, loads or external > 0) or not (loads or step.budget > 0):
+                continue
+            needed = self._needs(request, loads or external > 0)
+            if not self._has_room(request, needed, slots, blocks):
                 step.scan_over = True
             elif loads:
                 self._start_load(step, request)
-            else:
+            elif step.budget > 0:
                 self._admit(flight, request, at_hand, external)
+            else:
+                goes_on = self._scans_past_spent(requests) if goes_on is None else goes_on
+                if not goes_on:
+                    step.scan_over = True
+                elif request.num_blocks == 0:
+                    slots, blocks = slots + 1, blocks + needed
 
-    def _has_room(self, request: Request, loads: bool) -> bool:
-        """Whether a waiting request has a slot and, beside all promises, blocks for all that it reserves.
+    def _scans_past_spent(self, requests: Sequence[Request]) -> bool:
+        """Whether the scan goes on once the budget is used up: for loads, if there is any to start."""
+        return self.policy.scans_past_spent() and any(r.remote_tokens > 0 and not r.sync_load for r in requests)
 
-        One whose load has landed has its slot, and what it still needs is what it was promised.
+    def _needs(self, request: Request, loads: bool) -> int:
+        """Blocks that a waiting request still needs for all that it reserves; once landed, those it was promised."""
+        if request.num_blocks > 0:
+            return request.reserved
+        return self.pool.need(request, self._reserves(request, loads))
+
+    def _has_room(self, request: Request, needed: int, slots: int, blocks: int) -> bool:
+        """Whether a waiting request has a slot and, beside all promises, blocks.
+
+        Args:
+            needed: what it `_needs`.
+            slots: slots that others in front of it are kept; blocks: blocks likewise.
         """
-        pool, needed = self.pool, request.reserved
-        if request.num_blocks == 0:
-            if self.num_slots >= self.config.max_num_seqs:
-                return False
-            needed = pool.need(request, self._reserves(request, loads))
-        return self.policy.fits_whole(needed=needed, free=pool.free, promised=pool.promised - request.reserved)
+        if request.num_blocks == 0 and self.num_slots + slots >= self.config.max_num_seqs:
+            return False
+        others = self.pool.promised - request.reserved + blocks
+        return self.policy.fits_whole(needed=needed, free=self.pool.free, promised=others)
 
     def _reserves(self, request: Request, loads: bool) -> int:
         """Tokens that a request is promised blocks for, if it is let in now."""

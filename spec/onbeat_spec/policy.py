@@ -114,6 +114,13 @@ class Policy:
         """Whether the scan goes on behind a held request."""
         return True
 
+    def scans_past_spent(self) -> bool:
+        """Whether the scan goes on, once the budget is used up, for remote loads: to start one costs no tokens.
+
+        Who lacks only tokens is overtaken in nothing that it needs: slots and blocks for all of them are kept free.
+        """
+        return True
+
     def fits_whole(self, *, needed: int, free: int, promised: int) -> bool:
         """Whether what a request reserves fits beside what others were promised (B46, B60, B113).
 
@@ -179,6 +186,10 @@ class PullRequest44558(Policy):
 
     def scans_past_held(self) -> bool:
         """The scan stops at the first held request."""
+        return False
+
+    def scans_past_spent(self) -> bool:
+        """The scan stops at the first request that lacks tokens."""
         return False
 
     def saturated(self, *, backlog: bool, waiting: bool) -> bool:

@@ -210,6 +210,10 @@ def test_only_onbeat_looks_behind_a_held_request() -> None:
     assert [policy(name).scans_past_held() for name in ALL] == [True, False, False]
 
 
+def test_only_ours_starts_loads_once_the_budget_is_used_up() -> None:
+    assert [policy(name).scans_past_spent() for name in ALL] == [True, False, False]
+
+
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(
     ("needed", "free", "promised", "expected"),

@@ -28,7 +28,7 @@ EQUIVALENT: dict[str, str] = {
     "scheduler.py:Scheduler._scan:loop: if step.scan_over and (not self._holders) break -> continue": "the next line passes everybody without blocks over: the break only saves time",
     "scheduler.py:Scheduler._scan:delete: if step.scan_over and (not self._holders) break -> nothing": "the next line passes everybody without blocks over: the break only saves time",
     "scheduler.py:Scheduler._scan:drop: if request.remote_tokens > at_hand and request.sync_load -> if request.remote_tokens > at_hand": "a load that is not within the step asks for neither number",
-    "scheduler.py:Scheduler._has_room:exchange: return self.policy.fits_whole(needed=needed, free=pool.free, promised=pool.promised - request.reserved) -> return self.policy.fits_whole(needed=pool.promised - request.reserved, free=pool.free, promised=needed)": "a sum does not depend on its order",
+    "scheduler.py:Scheduler._has_room:exchange: return self.policy.fits_whole(needed=needed, free=self.pool.free, promised=others) -> return self.policy.fits_whole(needed=others, free=self.pool.free, promised=needed)": "a sum does not depend on its order",
     "policy.py:Policy.reserves:boundary: if tokens > limit - 1 -> if tokens >= limit - 1": "where both are equal the assignment changes nothing",
     "scheduler.py:Scheduler._admit:exchange: tokens = self.policy.grant(work=work, budget=flight.step.budget, cap=self.config.prefill_cap) -> tokens = self.policy.grant(work=work, budget=self.config.prefill_cap, cap=flight.step.budget)": "the least of three does not depend on their order",
     "pool.py:CountingPool.grow:boundary: if new <= 0 -> if new < 0": "growing by no block changes nothing",

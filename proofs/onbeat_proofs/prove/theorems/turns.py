@@ -238,6 +238,29 @@ def fresh_order(numbers: Numbers, policy: Policy) -> PathVerdict:
     return PathVerdict(None, "w1" in flight.step.admitted)
 
 
+def load_keeps_room(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A load that starts behind a fresh prefill that lacks only tokens leaves it its slot and its blocks."""
+    scheduler = build(numbers, Shape(0, ("fresh", "offer"), drafts=2), policy)
+    scheduler.pool.promised += numbers.int("others", 0)
+    older, load = scheduler.waiting
+    scheduler._scan(_flight(numbers.int("left", 0)), tuple(scheduler.waiting), False)
+    if load.place is not Place.PARKED or older.eligible_at > 1:
+        return PathVerdict(None, False)
+    fits = older.place is Place.RUNNING or scheduler._has_room(older, scheduler._needs(older, False), 0, 0)
+    return PathVerdict(None if fits else "the load took a slot or blocks that the older request needs", True)
+
+
+def load_needs_no_tokens(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A load starts whatever is left of the budget, if slots and blocks are there for it and for all before it."""
+    started = []
+    for left in (numbers.int("left", 0), 1 << 40):
+        scheduler = build(numbers, Shape(0, ("fresh", "offer"), late=False), policy)
+        scheduler._scan(_flight(left), tuple(scheduler.waiting), False)
+        started.append(scheduler.requests["w1"].place is Place.PARKED)
+    verdict = None if started[0] or not started[1] else "the load starts with tokens left, and without does not"
+    return PathVerdict(verdict, started[1])
+
+
 def admission_keeps_promises(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Whoever is admitted or starts to load: all promises can be kept, it has one for all it knows, and a slot."""
     scheduler = build(numbers, Shape(0, ("fresh|resume|offer",)), policy)
@@ -360,6 +383,13 @@ THEOREMS = (
         refuted_under=OLD,
     ),
     Theorem("order-kept/turn", "Of two fresh prefills the younger is never admitted alone.", fresh_order),
+    Theorem("order-kept/load-turn", "A load leaves room for an older request that lacks tokens.", load_keeps_room),
+    Theorem(
+        "progress/load-turn",
+        "A load starts with any budget, if all before it have room.",
+        load_needs_no_tokens,
+        refuted_under=OLD,
+    ),
     Theorem("full-sequence-fits/turn", "After an admission all promises can be kept.", admission_keeps_promises),
     Theorem(
         "full-sequence-fits/load-turn",
