@@ -282,7 +282,7 @@ def _loading(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
 
 def _first_decode(numbers: Numbers, shape: Shape, id: str) -> int:
     """Blocks promised beyond all known tokens, for a first decode step: none if the last block has room for it."""
-    return numbers.int(f"{id}.first_decode", 0, _blocks(1 + shape.drafts, shape))
+    return numbers.int(f"{id}.first_decode", 0, _blocks(1 + shape.drafts, shape))  # type: ignore[no-any-return]
 
 
 def _tokens(numbers: Numbers, name: str, shape: Shape) -> int:

@@ -21,6 +21,7 @@ from onbeat_spec.policy import Policy, is_decode, local_work
 from onbeat_spec.records import Place, Step
 
 ONE = Shape(1)
+TWO_WAITING = "for all values, two waiting requests"
 OLD = frozenset({"pr44558", "local-work"})
 
 
@@ -383,11 +384,17 @@ THEOREMS = (
         refuted_under=OLD,
     ),
     Theorem("order-kept/turn", "Of two fresh prefills the younger is never admitted alone.", fresh_order),
-    Theorem("order-kept/load-turn", "A load leaves room for an older request that lacks tokens.", load_keeps_room),
+    Theorem(
+        "order-kept/load-turn",
+        "A load leaves room for an older request that lacks tokens.",
+        load_keeps_room,
+        TWO_WAITING,
+    ),
     Theorem(
         "progress/load-turn",
         "A load starts with any budget, if all before it have room.",
         load_needs_no_tokens,
+        TWO_WAITING,
         refuted_under=OLD,
     ),
     Theorem("full-sequence-fits/turn", "After an admission all promises can be kept.", admission_keeps_promises),
