@@ -8,15 +8,22 @@ from onbeat_spec.policy import local_work
 from onbeat_spec.records import Place
 
 
-def wrong_with(request: Request, size: int) -> str | None:
-    """Say what cannot be so of a request between two operations; `size`: tokens of a block."""
+def wrong_with(request: Request, size: int, drafts: int) -> str | None:
+    """Say what cannot be so of a request between two operations.
+
+    Args:
+        request: it, between two operations.
+        size: tokens of a block.
+        drafts: most draft tokens of a step.
+    """
     if request.num_prompt < 1 or request.num_tokens < request.num_prompt or request.num_tokens >= request.limit:
         return "its tokens lie outside prompt and limit"
     if request.num_computed < 0 or request.num_placeholders < 0 or request.num_drafts < 0 or request.reserved < 0:
         return "a count is negative"
     # What follows from how a start state is built comes first in each line: it is asked once, and splits no path.
-    if (request.num_blocks + request.reserved - 1) * size >= request.num_tokens and request.reserved > 0:
-        return "it is promised more than all its tokens need"
+    most = request.num_tokens + 1 + drafts
+    if (request.num_blocks + request.reserved - 1) * size >= most and request.reserved > 0:
+        return "it is promised more than its tokens and a decode step need"
     if request.num_blocks > 0:
         return _wrong_with_holder(request, size)
     if request.place is not Place.WAITING:
@@ -40,6 +47,8 @@ def _wrong_with_holder(request: Request, size: int) -> str | None:
         if coming >= request.limit and (request.num_drafts > 0 or coming > request.limit):
             return "more is on its way than its limit allows"
         return None
+    if (request.num_blocks + request.reserved) * size < request.num_tokens:
+        return "it waits, and has neither blocks nor a promise for all it knows"
     if (request.num_blocks - 1) * size >= request.num_tokens:
         return "it waits with more blocks than its tokens need"
     if request.num_computed >= request.num_tokens:

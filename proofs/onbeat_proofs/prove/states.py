@@ -72,6 +72,7 @@ class Shape:
         drafts: most draft tokens of a decode.
         cap: the cap on prefill tokens of one request is free, instead of absent.
         spare: a request may hold blocks beyond what is computed of it.
+        loaded: each running request may have loaded, and be promised blocks for its first decode step.
         shared: all running requests, and the first waiting one, share a prompt prefix in the prefix cache.
     """
 
@@ -85,6 +86,7 @@ class Shape:
     cap: bool = False
     shared: bool = False
     spare: bool = False
+    loaded: bool = False
     async_depth: int = 1
     block_size: int = 16
 
@@ -98,6 +100,7 @@ class Shape:
         words += ["drafts"] if self.drafts else []
         words += ["cap"] if self.cap else []
         words += ["spare blocks"] if self.spare else []
+        words += ["loaded"] if self.loaded else []
         words += ["shared prefix"] if self.shared else []
         words += ["in flight"] if self.async_depth > 1 else []
         words += [f"block {self.block_size}"] if self.block_size != 16 else []
@@ -211,7 +214,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
     pool.num_blocks = total
     object.__setattr__(config, "num_blocks", total)  # the pool is as large as what is free and what is held
     for request in live:
-        numbers.assume(wrong_with(request, size) is None)
+        numbers.assume(wrong_with(request, size, shape.drafts) is None)
         numbers.assume(request.limit <= total * size + 1)  # never-fits-refused
     numbers.assume(scheduler.num_slots <= slots)
     numbers.assume(promises_are_covered(config, observe(scheduler)) is None)
@@ -229,7 +232,7 @@ def _request(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
 
 
 def _running(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
-    """A running request."""
+    """A running request; where the shape says so, one that keeps a promise for the first decode step after its load."""
     request = _request(numbers, shape, id, arrival)
     request.place = Place.RUNNING
     request.num_placeholders = numbers.pick(f"{id}.placeholders", (0, 1)) if shape.async_depth > 1 else 0
@@ -239,7 +242,7 @@ def _running(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
         request.num_computed = _tokens(numbers, f"{id}.computed", shape, low=0 if shape.spare else 1)
         numbers.assume(request.num_computed < request.num_tokens)
     decode = is_decode(local_work(request))
-    _take_blocks(numbers, shape, request, request.num_computed, decode)
+    _take_blocks(numbers, shape, request, request.num_computed, decode=decode, loads=shape.loaded)
     if shape.drafts and decode:
         request.num_drafts = numbers.int(f"{id}.drafts", 0, shape.drafts)
     return request
@@ -250,7 +253,7 @@ def _waiting(numbers: Numbers, shape: Shape, id: str, arrival: int, kind: str) -
     if kind == "resume":
         request.external = _tokens(numbers, f"{id}.external", shape, low=0 if shape.spare else 1)
         numbers.assume(request.external <= request.num_tokens)
-        _take_blocks(numbers, shape, request, request.external, False)
+        _take_blocks(numbers, shape, request, request.external, decode=False, loads=True)
         all_loaded = request.external >= request.num_tokens
         request.num_computed = request.num_tokens - 1 if all_loaded else request.external
     elif kind == "offer":
@@ -264,7 +267,7 @@ def _loading(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
     request.place = Place.PARKED
     request.external = _tokens(numbers, f"{id}.external", shape)
     numbers.assume(request.external <= request.num_tokens)
-    _take_blocks(numbers, shape, request, request.external, False)
+    _take_blocks(numbers, shape, request, request.external, decode=False, loads=True)
     return request
 
 
@@ -276,8 +279,16 @@ def _tokens(numbers: Numbers, name: str, shape: Shape, low: int = 1) -> int:
     return numbers.int(f"{name}/{size}", low) * size - numbers.int(f"{name}.slack", 0, size - 1)  # type: ignore[no-any-return]
 
 
-def _take_blocks(numbers: Numbers, shape: Shape, request: Request, num_tokens: int, decode: bool) -> None:
-    """Blocks and promise: any that can be (`wrong_with`), or just what an undisturbed prefill has."""
+def _take_blocks(
+    numbers: Numbers, shape: Shape, request: Request, num_tokens: int, *, decode: bool, loads: bool
+) -> None:
+    """Blocks and promise: any that can be (`wrong_with`), or just what an undisturbed prefill has.
+
+    Args:
+        num_tokens: those that it has blocks for.
+        decode: it is one, and may have used up some of its promise.
+        loads: it was promised a first decode step beyond all known tokens; no block more if the last has room for it.
+    """
     if shape.spare:
         request.num_blocks = numbers.int(f"{request.id}.blocks", 1)
         request.reserved = numbers.int(f"{request.id}.promised", 0)
@@ -286,6 +297,8 @@ def _take_blocks(numbers: Numbers, shape: Shape, request: Request, num_tokens: i
         request.num_prompt = request.num_tokens
     request.num_blocks = _blocks(num_tokens, shape)
     left = _blocks(request.num_tokens, shape) - request.num_blocks
+    if loads:
+        left += numbers.int(f"{request.id}.first_decode", 0, _blocks(1 + shape.drafts, shape))
     request.reserved = numbers.int(f"{request.id}.promised", 0) if decode else left
     numbers.assume(request.reserved <= left)
 

@@ -36,9 +36,9 @@ QUICK = (
     Shape(1, (BOTH,), cap=True, late=False),
     Shape(2, (BOTH,), late=False, spare=True),
     Shape(2, ("fresh",), late=False, shared=True),
-    Shape(1, ("fresh",), late=False, drafts=2, spare=True),
+    Shape(1, ("fresh",), late=False, drafts=2, spare=True, loaded=True),
     Shape(1, ("fresh",), async_depth=2),
-    Shape(2, ("resume",), late=False, block_size=1),
+    Shape(2, ("resume",), late=False, block_size=1, loaded=True),
 )
 DEEP = (
     Shape(2, (BOTH, BOTH)),

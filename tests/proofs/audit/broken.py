@@ -110,9 +110,9 @@ class OverBudget(Scheduler):
 class NextChunkAdmission(Scheduler):
     """B46: admitted as soon as the next chunk has room."""
 
-    def _has_room(self, request: Request) -> bool:
+    def _has_room(self, request: Request, needed: int, slots: int, blocks: int) -> bool:
         if request.num_blocks > 0 or self.num_slots >= self.config.max_num_seqs:
-            return super()._has_room(request)
+            return super()._has_room(request, needed, slots, blocks)
         chunk = min(request.num_tokens, self.config.max_num_batched_tokens)
         return self.pool.need(request, chunk) <= self.pool.free
 

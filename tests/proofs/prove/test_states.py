@@ -92,7 +92,7 @@ class Watched(Scheduler):
 
     def _look(self) -> None:
         for request in (*self.requests.values(), *self.orphans):
-            wrong = wrong_with(request, self.config.block_size)
+            wrong = wrong_with(request, self.config.block_size, self.config.num_draft_tokens)
             assert wrong is None or request in self.orphans, f"{request}: {wrong}"
         Watched.looked += len(self.requests)
 

@@ -89,14 +89,14 @@ class _World:
 Operation = Callable[[Numbers, _World], None]
 
 
-def _world(numbers: Numbers, policy: Policy, place: Place, holds: bool, drafts: int = 0) -> _World:
+def _world(numbers: Numbers, policy: Policy, place: Place, holds: bool) -> _World:
     """Any request in a place, in any state that the claim allows."""
     size = numbers.pick("block_size", SIZES)
     config = Config(
         policy=policy.name,
         block_size=size,
         num_blocks=1,
-        num_draft_tokens=drafts,
+        num_draft_tokens=numbers.int("draft_tokens", 0),
         async_depth=2,
         max_num_batched_tokens=numbers.int("budget", 1),
         max_num_seqs=numbers.int("slots", 1),
@@ -115,12 +115,13 @@ def _world(numbers: Numbers, policy: Policy, place: Place, holds: bool, drafts: 
         numbers.assume(pool.alone <= request.num_blocks)
     if place is Place.RUNNING:
         request.num_placeholders = numbers.int("placeholders", 0)
-        request.num_drafts = numbers.int("drafts", 0) if drafts else 0
+        request.num_drafts = numbers.int("drafts", 0)
+        numbers.assume(request.num_drafts <= config.num_draft_tokens)
     elif not holds:
         request.remote_tokens = numbers.int("remote", 0)
         request.sync_load = numbers.pick("mode", (False, True))
         numbers.assume(request.remote_tokens <= request.num_prompt)
-    numbers.assume(wrong_with(request, size) is None)
+    numbers.assume(wrong_with(request, size, config.num_draft_tokens) is None)
     {Place.RUNNING: scheduler.running, Place.WAITING: scheduler.waiting, Place.PARKED: scheduler.parked}[place].append(
         request
     )
@@ -154,14 +155,14 @@ def _wrong(world: _World) -> str | None:
         return f"grown by {world.grown}, and the invariant counts {outgrown(config, observe(world.scheduler))}"
     if request.place is Place.FINISHED:
         return None
-    return wrong_with(request, config.block_size)
+    return wrong_with(request, config.block_size, config.num_draft_tokens)
 
 
-def _kept(place: Place, holds: bool, operation: Operation, drafts: int = 0) -> Callable[[Numbers, Policy], PathVerdict]:
+def _kept(place: Place, holds: bool, operation: Operation) -> Callable[[Numbers, Policy], PathVerdict]:
     """A theorem's function: from any state, the real operation, and the claim again."""
 
     def run(numbers: Numbers, policy: Policy) -> PathVerdict:
-        world = _world(numbers, policy, place, holds, drafts)
+        world = _world(numbers, policy, place, holds)
         request = world.request
         before = view(request)
         operation(numbers, world)
@@ -269,10 +270,10 @@ def fail_within_step(numbers: Numbers, world: _World) -> None:
 
 RUNNING, WAITING, PARKED = Place.RUNNING, Place.WAITING, Place.PARKED
 _OPERATIONS: tuple[tuple[str, str, Callable[[Numbers, Policy], PathVerdict]], ...] = (
-    ("serve", "a turn of the running list", _kept(RUNNING, True, serve, drafts=1)),
+    ("serve", "a turn of the running list", _kept(RUNNING, True, serve)),
     ("admit", "a turn of the waiting list", _kept(WAITING, False, scan)),
     ("resume", "a turn of the waiting list, for one that holds blocks", _kept(WAITING, True, scan)),
-    ("output", "an output", _kept(RUNNING, True, output, drafts=1)),
+    ("output", "an output", _kept(RUNNING, True, output)),
     ("late-output", "an output of a step before its preemption", _kept(WAITING, False, late_output)),
     ("late-output-running", "the same, if it runs again", _kept(RUNNING, True, late_output)),
     ("preempt", "a preemption", _kept(RUNNING, True, preempt)),

@@ -31,6 +31,7 @@ RESTRICTIONS = (
 POOL = ("counts of blocks without ids, block size 16",)
 ONE = Shape(1)
 FOUR = ("four running requests", *RESTRICTIONS)
+TWO_WAITING = "for all values, two waiting requests"
 OLD = frozenset({"pr44558", "local-work"})
 
 
@@ -51,7 +52,7 @@ class _OneTurn(Scheduler):
     over = False
     """It found no room even for the request itself: by then everybody behind it is gone, and the pass ends."""
 
-    def _owed(self, requests: Any, now: int) -> int:
+    def _owed(self, behind: Any, now: int) -> int:
         return self.owed
 
     def _make_room(self, step: Step, request: Request, num_tokens: int) -> bool:
@@ -248,6 +249,29 @@ def fresh_order(numbers: Numbers, policy: Policy) -> PathVerdict:
     return PathVerdict(None, "w1" in flight.step.admitted)
 
 
+def load_keeps_room(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A load that starts behind a fresh prefill that lacks only tokens leaves it its slot and its blocks."""
+    scheduler = build(numbers, Shape(0, ("fresh", "offer"), drafts=2), policy)
+    scheduler.pool.promised += numbers.int("others", 0)
+    older, load = scheduler.waiting
+    scheduler._scan(_flight(numbers.int("left", 0)), tuple(scheduler.waiting), False)
+    if load.place is not Place.PARKED or older.eligible_at > 1:
+        return PathVerdict(None, False)
+    fits = older.place is Place.RUNNING or scheduler._has_room(older, scheduler._needs(older, False), 0, 0)
+    return PathVerdict(None if fits else "the load took a slot or blocks that the older request needs", True)
+
+
+def load_needs_no_tokens(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A load starts whatever is left of the budget, if slots and blocks are there for it and for all before it."""
+    started = []
+    for left in (numbers.int("left", 0), 1 << 40):
+        scheduler = build(numbers, Shape(0, ("fresh", "offer"), late=False), policy)
+        scheduler._scan(_flight(left), tuple(scheduler.waiting), False)
+        started.append(scheduler.requests["w1"].place is Place.PARKED)
+    verdict = None if started[0] or not started[1] else "the load starts with tokens left, and without does not"
+    return PathVerdict(verdict, started[1])
+
+
 def admission_keeps_promises(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Whoever is admitted or starts to load: all promises can be kept, it has one for all it knows, and a slot."""
     scheduler = build(numbers, Shape(0, ("fresh|resume|offer",)), policy)
@@ -265,6 +289,36 @@ def admission_keeps_promises(numbers: Numbers, policy: Policy) -> PathVerdict:
     return PathVerdict(None, True)
 
 
+def load_keeps_first_decode(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """Whoever starts to load has blocks or a promise for its first decode step; when it is let in, it keeps them."""
+    scheduler = build(numbers, Shape(0, ("resume|offer",), drafts=2), policy)
+    scheduler.pool.promised += numbers.int("others", 0)
+    pool, request = scheduler.pool, scheduler.waiting[0]
+    had = request.num_blocks + request.reserved
+    scheduler._scan(_flight(numbers.int("left", 0)), tuple(scheduler.waiting), False)
+    if request.place is Place.WAITING:
+        return PathVerdict(None, False)
+    has = request.num_blocks + request.reserved
+    if request.place is Place.RUNNING:
+        return PathVerdict(
+            None if has == had else f"it loaded with {had} blocks or promises, and runs with {has}", True
+        )
+    room, first_decode = has * pool.block_size, request.num_tokens + 1 + scheduler.config.num_draft_tokens
+    if pool.promised > pool.free or (room < first_decode and room < request.limit - 1):
+        return PathVerdict(f"it loads with room for {room} tokens, and first decodes with {first_decode}", True)
+    return PathVerdict(None, True)
+
+
+def alone_is_let_in(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A request that is alone, and may run, is let in, or its load starts: what was accepted fits."""
+    scheduler = build(numbers, Shape(0, ("fresh|resume|offer",), drafts=2), policy)
+    request = scheduler.waiting[0]
+    scheduler._scan(_flight(numbers.int("left", 1)), tuple(scheduler.waiting), False)
+    if request.eligible_at > 1:
+        return PathVerdict(None, False)
+    return PathVerdict("it is alone and not let in" if request.place is Place.WAITING else None, True)
+
+
 def pool_turn(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Every operation of the pool keeps free + held; one that fails changes nothing."""
     pool, request = CountingPool(0, 16), Request("r", [0], 1)
@@ -278,7 +332,7 @@ def pool_turn(numbers: Numbers, policy: Policy) -> PathVerdict:
     if what == "grow":
         grew = pool.grow(request, numbers.int("tokens", 1))
     elif what == "reserve":
-        pool.reserve(request)
+        pool.reserve(request, numbers.int("tokens", 1))
     else:
         pool.release(request)
     after = (pool.free, pool.promised, request.num_blocks, request.reserved)
@@ -305,7 +359,7 @@ def never_fits(numbers: Numbers, policy: Policy) -> PathVerdict:
     except RequestRefused:
         return PathVerdict("it fits and was refused" if fits or scheduler.requests else None, True)
     grown = request.limit - 1 <= blocks * size and request.limit <= config.max_model_len
-    if wrong := wrong_with(request, size):
+    if wrong := wrong_with(request, size, 0):
         return PathVerdict(f"it was accepted, and {wrong}", True)
     return PathVerdict(None if fits and grown else "it can never fit and was accepted", True)
 
@@ -359,7 +413,25 @@ THEOREMS = (
         fresh_order,
         restrictions=("the two are adjacent", *RESTRICTIONS),
     ),
+    Theorem(
+        "order-kept/load-turn",
+        "A load leaves room for an older request that lacks tokens.",
+        load_keeps_room,
+        TWO_WAITING,
+    ),
+    Theorem(
+        "progress/load-turn",
+        "A load starts with any budget, if all before it have room.",
+        load_needs_no_tokens,
+        TWO_WAITING,
+        refuted_under=OLD,
+    ),
     Theorem("full-sequence-fits/turn", "After an admission all promises can be kept.", admission_keeps_promises),
+    Theorem(
+        "full-sequence-fits/load-turn",
+        "Who loads has room for its first decode step, drafts included.",
+        load_keeps_first_decode,
+    ),
     Theorem("slots/turn", "An admission takes a slot that is there.", admission_keeps_promises),
     Theorem(
         "blocks-conserved/turn",
@@ -378,4 +450,5 @@ THEOREMS = (
         about="operation",
         restrictions=POOL,
     ),
+    Theorem("never-fits-refused/alone", "A request that was accepted is let in when it is alone.", alone_is_let_in),
 )
