@@ -187,8 +187,9 @@ class Client:
             self._pause(group, mode)
         self.paused = mode
         if mode == "abort":
-            for id in tuple(self._held):
-                self._unhold(id, Output(id=id, finish_reason="abort"))
+            held, self._held = self._held, {}
+            for id, request in held.items():
+                request.deliver(Output(id=id, finish_reason="abort"), -1)
 
     def _pause(self, group: int, mode: PauseMode) -> None:
         self._publish(group, *protocol.pause(self.fronts[group], mode, holds=mode == "keep"))

@@ -1,22 +1,35 @@
-"""What may come to a group from outside: requests, pauses, resumes, sleeps, removals."""
+"""What may come to a group from outside: requests, pauses, resumes, sleeps, removals; and what is wrong with it."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from onbeat_proofs.protocol import rules
 from onbeat_proofs.protocol.functions import Text
-from onbeat_proofs.protocol.state import GroupScope, Left
+from onbeat_proofs.protocol.state import GroupScope, Left, Wrong
 from onbeat_spec.protocol import Front, Sent
+from onbeat_spec.protocol.facts import CallKind, FrontCall
 
-Outside = tuple[tuple[Any, ...], Front, Left, Sent]
+Answer = tuple[tuple[Any, ...], Front, Left, Sent]
 """Label, front end afterwards, what may still come, messages."""
+Outside = tuple[tuple[Any, ...], Front, Left, Sent, Wrong]
+"""The same, and what is wrong with it."""
 
 
 def moves(text: Text, scope: GroupScope, front: Front, left: Left, taking: list[int]) -> list[Outside]:
     """Return what may come next; `taking` are the ranks that are part of the group."""
-    return [*_requests(text, front, left), *_controls(text, scope, front, left, taking)]
+    moves = [*_requests(text, front, left), *_controls(text, scope, front, left, taking)]
+    return [(*move, _judged(front, move, taking)) for move in moves]
 
 
-def _requests(text: Text, front: Front, left: Left) -> Iterator[Outside]:
+def _judged(before: Front, move: Answer, taking: list[int]) -> Wrong:
+    label, after, _, sent = move
+    kind: CallKind = label[0]
+    rank = label[1] if kind in ("request", "remove") else None
+    mode = label[1] if kind == "pause" else None
+    return rules.called(FrontCall(kind, before, after, sent, tuple(taking), rank, mode))
+
+
+def _requests(text: Text, front: Front, left: Left) -> Iterator[Answer]:
     if left.requests:
         for place in front.members:
             answer = text.admission(front, place)
@@ -25,7 +38,7 @@ def _requests(text: Text, front: Front, left: Left) -> Iterator[Outside]:
                 yield ("request", place, answer), after, left._replace(requests=left.requests - 1), sent
 
 
-def _controls(text: Text, scope: GroupScope, old: Front, left: Left, taking: list[int]) -> Iterator[Outside]:
+def _controls(text: Text, scope: GroupScope, old: Front, left: Left, taking: list[int]) -> Iterator[Answer]:
     if not left.controls:
         return
     modes = [mode for mode in scope.modes if not (old.sleeping and mode == "wait")]
@@ -36,8 +49,8 @@ def _controls(text: Text, scope: GroupScope, old: Front, left: Left, taking: lis
         calls += [(("sleep", ""), text.sleep(old)), (("rouse", ""), text.rouse(old))]
     for label, (front, sent) in calls:
         if sent:
-            # What was held is handed in again: at once, or whenever.
-            requests = left.requests + old.held - front.held
+            # What was held is handed in again: at once, or whenever. What an abort drops is not.
+            requests = left.requests + (old.held if label[0] == "resume" else 0)
             yield label, front, left._replace(requests=requests, controls=left.controls - 1), sent
     staying = [place for place in taking if place not in old.leaving]
     if left.removals and old.paused is not None and len(staying) > 1:

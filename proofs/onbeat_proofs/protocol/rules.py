@@ -1,4 +1,7 @@
-"""What must hold in a turn, told apart by invariant. Those over one lock step are the catalogue's own predicates."""
+"""What must hold in a turn and at an event, told apart by invariant.
+
+Those over one lock step, one call of the front end and one event that is read are the catalogue's own predicates.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -6,8 +9,9 @@ from typing import NamedTuple
 from onbeat_proofs.protocol.functions import Text
 from onbeat_proofs.protocol.state import Begun, GroupMember, Wrong
 from onbeat_spec import records
-from onbeat_spec.invariants import GROUP_PREDICATES
+from onbeat_spec.invariants import CALL_PREDICATES, GROUP_PREDICATES, READ_PREDICATES
 from onbeat_spec.protocol import Front, Sent, Turn
+from onbeat_spec.protocol.facts import EventRead, FrontCall
 from onbeat_spec.records import GroupStep, LockStep
 
 LATEST = 3
@@ -58,6 +62,16 @@ def together(parts: Sequence[TurnRecord]) -> Wrong:
     return None
 
 
+def called(call: FrontCall) -> Wrong:
+    """Check what the front end makes of an event, and whom it tells."""
+    return next(((entry.id, message) for entry, check in CALL_PREDICATES if (message := check(call))), None)
+
+
+def has_read(read: EventRead) -> Wrong:
+    """Check what an event leaves at a rank that reads it."""
+    return next(((entry.id, message) for entry, check in READ_PREDICATES if (message := check(read))), None)
+
+
 def _begun(member: GroupMember, turn: Turn) -> Wrong:
     forward = turn.vote is None
     if forward and not member.begun:
@@ -79,15 +93,17 @@ def _after(after: GroupMember, last: bool) -> Wrong:
     return None
 
 
-def at_rest(members: Sequence[GroupMember]) -> Wrong:
+def at_rest(front: Front, members: Sequence[GroupMember]) -> Wrong:
     """Check the ranks of a group in which nothing happens any more; all have read what there is."""
     for number, member in enumerate(members):
         if may_run(member):
             return "wake-not-lost", f"all ranks are idle, and rank {number} has {member.work} requests"
         if member.rank.ended:
             return "end-is-clear", f"rank {number} has ended ({member.rank.ended}), and nobody died"
-        if member.rank.asleep != member.rank.sleep:
-            return "pause-agreed", f"rank {number} was told to {'' if member.rank.sleep else 'not '}sleep"
+        if member.rank.paused != front.paused:
+            return "pause-agreed", f"rank {number} is paused ({member.rank.paused}), and the group is ({front.paused})"
+        if member.rank.asleep != front.sleeping:
+            return "pause-agreed", f"rank {number} was told to {'' if front.sleeping else 'not '}sleep"
     return None
 
 

@@ -22,6 +22,7 @@ from onbeat_proofs.protocol import outside, rules
 from onbeat_proofs.protocol.functions import TEXT, Text
 from onbeat_proofs.protocol.state import Begun, GroupMember, GroupScope, Left, Move, State, Table, Wrong
 from onbeat_spec.protocol import Agreement, Event, Front, Rank, Sent, Vote
+from onbeat_spec.protocol.facts import EventRead, FrontCall
 
 
 class GroupWorld:
@@ -39,7 +40,8 @@ class GroupWorld:
         self._agreed: dict[tuple[Vote | None, ...], Agreement] = {}
         self._left: dict[tuple[int, int, Agreement | None], tuple[list[int], int]] = {}
         self._judged: dict[tuple[int, ...], Wrong] = {}
-        self._outside: dict[tuple[int, int, tuple[int, ...]], list[tuple[tuple[Any, ...], int, int, Sent]]] = {}
+        self._outside: dict[tuple[int, int, tuple[int, ...]], list[tuple[tuple[Any, ...], int, int, Sent, Wrong]]] = {}
+        self._misread: dict[int, Wrong] = {}
         self._sent: dict[tuple[int, Event], int] = {}
         self._complete: dict[tuple[int, ...], bool] = {}
         self._repeats: dict[int, Wrong] = {}
@@ -81,8 +83,8 @@ class GroupWorld:
         dead = any(self.members.values[number].dead for number in state[2:])
         yield from self._failures(state) if dead else self._inner(state)
         if not self.fronts.values[state[0]].ended and not dead:
-            for label, front, left, sent in self._from_outside(state):
-                yield Move(label, self.send((front, left, *state[2:]), sent))
+            for label, front, left, sent, wrong in self._from_outside(state):
+                yield Move(label, self.send((front, left, *state[2:]), sent), wrong)
             yield from self._deaths(state)
 
     # --- A turn ------------------------------------------------------------------------------------------------------
@@ -114,15 +116,37 @@ class GroupWorld:
         """Return the places, in the state, of the ranks that are part of the group."""
         return [place for place in range(2, len(state)) if not self.members.values[state[place]].gone]
 
+    def living(self, state: State) -> tuple[int, ...]:
+        """Return the ranks that run."""
+        return tuple(place - 2 for place in self._taking(state) if not self.members.values[state[place]].rank.ended)
+
     def take(self, member: GroupMember, reads: int) -> GroupMember:
         """Let a rank read so many messages."""
         rank, work, age = member.rank, member.work, member.age
         for event in member.channel[:reads]:
-            rank, effect = self.text.read(rank, event)
-            work = work + 1 if effect == "accept" else 0 if effect == "abort" else work
+            rank, work = self._read(rank, work, event)
             age = 0 if event.kind == "pause" else age
         due = max(0, member.due - reads)
         return member._replace(rank=rank, work=work, channel=member.channel[reads:], due=due, age=age)
+
+    def _read(self, rank: Rank, work: int, event: Event) -> tuple[Rank, int]:
+        rank, effect = self.text.read(rank, event)
+        return rank, work + 1 if effect == "accept" else 0 if effect == "abort" else work
+
+    def misread(self, number: int) -> Wrong:
+        """Return what is wrong with what a rank makes of the messages on its channel, of the first where that is so."""
+        if number not in self._misread:
+            member = self.members.values[number]
+            self._misread[number] = next(filter(None, self._reads(member)), None)
+        return self._misread[number]
+
+    def _reads(self, member: GroupMember) -> Iterator[Wrong]:
+        rank, work = member.rank, member.work
+        for event in member.channel:
+            before, had = rank, work
+            rank, work = self._read(rank, work, event)
+            if not before.ended and event.number == before.read + 1:
+                yield rules.has_read(EventRead(event, before, rank, had, work))
 
     def final(self, number: int) -> GroupMember:
         """Return a rank after it has read all there is."""
@@ -226,15 +250,16 @@ class GroupWorld:
             members[to + 2] = self._sent[key]
         return tuple(members)
 
-    def _from_outside(self, state: State) -> list[tuple[tuple[Any, ...], int, int, Sent]]:
-        """Return requests and controls: label, front end, what may still happen, messages."""
+    def _from_outside(self, state: State) -> list[tuple[tuple[Any, ...], int, int, Sent, Wrong]]:
+        """Return requests and controls: label, front end, what may still happen, messages, what is wrong with them."""
         key = state[0], state[1], tuple(self._taking(state))
         moves = self._outside.get(key)
         if moves is None:
             front, left = self.fronts.values[state[0]], self.lefts.values[state[1]]
             calls = outside.moves(self.text, self.scope, front, left, [place - 2 for place in key[2]])
             moves = self._outside[key] = [
-                (label, self.fronts.number(after), self.lefts.number(rest), sent) for label, after, rest, sent in calls
+                (label, self.fronts.number(after), self.lefts.number(rest), sent, wrong)
+                for label, after, rest, sent, wrong in calls
             ]
         return moves
 
@@ -249,12 +274,13 @@ class GroupWorld:
 
     def _failures(self, state: State) -> Iterator[Move]:
         """A rank is dead: the front end notices, and collectives with it fail."""
-        front = self.fronts.values[state[0]]
-        if not front.ended:
+        before = self.fronts.values[state[0]]
+        if not before.ended:
             place = next(place for place in self._taking(state) if self.members.values[state[place]].dead)
-            front, sent = self.text.died(front, place - 2)
+            front, sent = self.text.died(before, place - 2)
+            wrong = rules.called(FrontCall("death", before, front, sent, self.living(state), place - 2))
             front = front._replace(ended="a rank died" if front.ended else "")  # which one makes no difference
-            yield Move(("notice", place - 2), self.send((self.fronts.number(front), *state[1:]), sent))
+            yield Move(("notice", place - 2), self.send((self.fronts.number(front), *state[1:]), sent), wrong)
         for place in self._taking(state):
             if self.members.values[state[place]].rank.ended:
                 continue
@@ -274,6 +300,9 @@ class GroupWorld:
         if self._repeats[state[0]] is not None:
             return self._repeats[state[0]]
         taking = self._taking(state)
+        for place in taking:
+            if (wrong := self.misread(state[place])) is not None:
+                return wrong
         if self.front_of(state).ended or any(self.members.values[state[place]].dead for place in taking):
             return self._not_over(state, taking)
         finals = [self.final(state[place]) for place in taking]
@@ -292,7 +321,7 @@ class GroupWorld:
                 if member.channel or member.rank.read != member.rank.agreed:
                     return "pause-agreed", f"the front end takes the group for stopped, and rank {place - 2} is not"
         if all(idle):
-            violation = rules.at_rest(finals)
+            violation = rules.at_rest(self.front_of(state), finals)
             if violation is None and not all(self.complete(state, order) for order in _orders(len(state) - 2)):
                 return "pause-agreed", "all ranks have stopped, and the front end never learns it"
             return violation

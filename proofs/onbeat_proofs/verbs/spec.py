@@ -122,4 +122,6 @@ _SCOPES = {
     "runs": "two runs from one state",
     "history": "a history",
     "group": "one lock step of a group",
+    "call": "one call of a group's front end",
+    "read": "one event that a rank has read",
 }

@@ -84,6 +84,8 @@ def withdraw(front: Front) -> Front:
 def pause(front: Front, mode: PauseMode, *, holds: bool) -> tuple[Front, Sent]:
     """Pause the group; see `complete`. A second pause of the same mode changes nothing; the latest mode counts.
 
+    An abort drops what was held, too: the caller tells those who wait for it.
+
     Args:
         holds: requests that come while it is paused are held, not refused.
 
@@ -94,7 +96,8 @@ def pause(front: Front, mode: PauseMode, *, holds: bool) -> tuple[Front, Sent]:
         return front, ()
     if front.sleeping and mode == "wait":
         raise ProtocolMisuse("a sleeping group cannot finish requests; rouse it first, or pause with keep or abort")
-    return publish(front._replace(paused=mode, holds=holds), "pause", "pause", mode)
+    held = 0 if mode == "abort" else front.held
+    return publish(front._replace(paused=mode, holds=holds, held=held), "pause", "pause", mode)
 
 
 def resume(front: Front) -> tuple[Front, Sent]:

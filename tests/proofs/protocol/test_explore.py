@@ -2,13 +2,13 @@
 
 import pytest
 
-from onbeat_proofs.protocol import chart
+from onbeat_proofs.protocol import chart, rules
 from onbeat_proofs.protocol.decide import BASE, QUICK
 from onbeat_proofs.protocol.explore import explore
 from onbeat_proofs.protocol.faults import FAULTS
 from onbeat_proofs.protocol.functions import Text
 from onbeat_proofs.protocol.state import GroupScope
-from onbeat_spec.protocol import GroupSettings, Rank, Turn, before_step
+from onbeat_spec.protocol import Effect, Event, GroupSettings, Rank, Turn, before_step, read
 from tests.proofs.protocol.plain import at_rest
 
 
@@ -63,6 +63,22 @@ def test_a_rank_that_takes_a_dummy_though_it_has_work_is_found() -> None:
     assert found.message.endswith("runs a dummy, and has 1 requests that may run")
 
 
+@pytest.mark.parametrize("keeps", ["paused", "sleep"])
+def test_a_rank_that_rests_otherwise_than_the_front_end_says_is_found(
+    keeps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here what a rank reads is not judged, so that only what it rests in tells."""
+
+    def keep(rank: Rank, event: Event) -> tuple[Rank, Effect]:
+        after, effect = read(rank, event)
+        return after._replace(**{keeps: getattr(rank, keeps)}), effect
+
+    monkeypatch.setattr(rules, "READ_PREDICATES", [])
+    found = explore(GroupScope(requests=1, controls=2), Text(read=keep))
+    assert found.invariant == "pause-agreed"
+    assert "the group is" in found.message or "told to sleep" in found.message
+
+
 def test_a_search_that_is_too_large_is_undecided() -> None:
     found = explore(GroupScope(), most=1000)
     assert (found.invariant, found.message) == ("undecided", "more than 1,000 states")
@@ -71,7 +87,7 @@ def test_a_search_that_is_too_large_is_undecided() -> None:
 def test_a_run_as_a_chart() -> None:
     fault = FAULTS[0]
     assert chart.text(explore(fault.scope, fault.text)) == (
-        "collectives-align: rank 1 waits in a collective that rank 0 never enters\n"
+        "wake-not-lost: a rank that reads #1 takes it for 1, and 1 as agreed\n"
         "\n"
         "    front end               rank 0                    rank 1\n"
         "1   #1 request for rank 0 | --> #1 request          | --> #1 wake\n"
