@@ -83,6 +83,34 @@ def test_a_death_ends_the_group_and_all_that_are_left_are_told() -> None:
     assert "a rouse ends" in called("rouse", PAUSED, PAUSED._replace(ended="x"), ())["end-is-clear"]
 
 
+@pytest.mark.parametrize("asked", [RESUMED, PAUSED, ASLEEP, PAUSED._replace(held=2)])
+def test_a_group_starts_again_as_it_was_asked_to_be(asked: Front) -> None:
+    ended = asked._replace(ended="rank 1 died", leaving=(2,))
+    after, sent = protocol.restart(ended)
+    assert called("restart", ended, after, sent) == {}
+    wrongs = (
+        after._replace(paused="wait"),
+        after._replace(sleeping=not after.sleeping),
+        after._replace(held=7),
+        after._replace(last=9),
+        after._replace(leaving=(2,)),
+    )
+    for wrong in wrongs:
+        assert "pause-agreed" in called("restart", ended, wrong, sent)
+    assert "end-is-clear" in called("restart", ended, after._replace(ended="still"), sent)
+    if sent:
+        assert "is told []" in called("restart", ended, after, without(sent, 1))["pause-agreed"]
+
+
+def test_an_ended_group_is_sent_nothing() -> None:
+    ended = FRONT._replace(ended="rank 1 died")
+    after, sent = protocol.pause(ended, "keep", holds=True)
+    assert called("pause", ended, after, sent, mode="keep") == {}
+    assert "is sent" in called("pause", ended, after, TOLD, mode="keep")["pause-agreed"]
+    assert "takes back" in called("pause", ended, PAUSED, (), mode="keep")["end-is-clear"]
+    assert "the front end takes" in called("pause", ended, ended, (), mode="keep")["pause-agreed"]
+
+
 def has_read(event: Event, before: Rank, after: Rank, had: int, has: int) -> dict[str, str]:
     read = EventRead(event, before, after, had, has)
     return {entry.id: message for entry, check in READ_PREDICATES if (message := check(read))}

@@ -113,7 +113,7 @@ class EngineCore:
         if self.coupled:
             reporter = self.reporter if config.monitor else None
             self._turns = GroupTurns(self.scheduler, self.scheduler.recorder, reporter)
-        self._clock = clock_for(config.prefill_schedule_interval, 1)  # a coupled rank has the protocol's phase instead
+        self._clock = clock_for(config.prefill_schedule_interval, 1)  # asked where a turn leaves it to the rank
         self._depth = self.scheduler.config.async_depth
         self._structured: set[str] = set()
         """Live requests whose next step needs the token of the one before: they are not scheduled ahead."""
@@ -265,7 +265,7 @@ class EngineCore:
 
     def _step(self, turn: Turn) -> None:
         """Schedule and begin a step; then take the outputs of the oldest that was not waited for."""
-        throttle = turn.throttle if self.coupled else self._clock.throttle()
+        throttle = self._clock.throttle() if turn.throttle is None else turn.throttle
         if self._turns is not None:
             self._turns.steps(turn)
         saturated = self.scheduler.saturated
@@ -276,7 +276,7 @@ class EngineCore:
         pending: Pending | None = None
         if rows:
             pending = self.executor.execute(rows)
-        elif self.coupled:
+        elif protocol.shares(self.state):
             self.executor.dummy()
         self.flights.append(StepInFlight(step, rows, pending))
         self._clock.executed(len(rows), step.prefill, step.holding)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onbeat_proofs.protocol.functions import Text
 from onbeat_proofs.protocol.state import GroupScope
 from onbeat_spec import protocol
-from onbeat_spec.protocol import Agreement, Effect, Event, Front, GroupSettings, Rank, Sent, Turn
+from onbeat_spec.protocol import Agreement, Effect, Event, Front, GroupSettings, PauseMode, Rank, Sent, Turn
 
 SMALL = GroupScope(requests=2, controls=2)
 
@@ -114,6 +114,18 @@ def _dummy_off_the_beat(rank: Rank, has_work: bool, settings: GroupSettings) -> 
     return turn._replace(kind="dummy") if turn.kind == "step" and turn.phase and rank.members > 2 else turn
 
 
+def _restart_unpaused(front: Front) -> tuple[Front, Sent]:
+    return Front(front.members), ()
+
+
+def _pause_of_the_ended_forgotten(front: Front, mode: PauseMode, *, holds: bool) -> tuple[Front, Sent]:
+    return (front, ()) if front.ended else protocol.pause(front, mode, holds=holds)
+
+
+def _idle_orphan(rank: Rank, why: str) -> tuple[Rank, Effect]:
+    return (rank, "none") if rank.read == rank.agreed else protocol.lost(rank, why)
+
+
 FAULTS = (
     Fault("B73", "a request does not wake the rank it goes to", Text(read=_read_without_waking), "wake-not-lost"),
     Fault(
@@ -201,6 +213,27 @@ FAULTS = (
         Text(read=_abort_nothing),
         "pause-agreed",
         GroupScope(requests=1, controls=1),
+    ),
+    Fault(
+        "",
+        "ranks that are started again are not told that their group is paused",
+        Text(restart=_restart_unpaused),
+        "pause-agreed",
+        GroupScope(requests=1, controls=1, deaths=1, restarts=1),
+    ),
+    Fault(
+        "",
+        "a pause is forgotten that comes while a group is started again",
+        Text(pause=_pause_of_the_ended_forgotten),
+        "pause-agreed",
+        GroupScope(requests=1, controls=1, deaths=1, restarts=1),
+    ),
+    Fault(
+        "",
+        "an idle rank stays when its front end is gone",
+        Text(lost=_idle_orphan),
+        "end-is-clear",
+        GroupScope(requests=1, controls=1, orphans=True),
     ),
     Fault(
         "",

@@ -7,10 +7,10 @@ from typing import Any
 from onbeat_proofs.protocol import rules
 from onbeat_proofs.protocol.functions import TEXT, Text
 from onbeat_proofs.protocol.scenario import GroupScenario
-from onbeat_proofs.protocol.state import Begun, GroupMember, GroupScope, State
+from onbeat_proofs.protocol.state import ABORT, ORPHANED, Begun, GroupMember, GroupScope, State
 from onbeat_proofs.protocol.world import GroupWorld
 from onbeat_spec.errors import ConfigError, ProtocolMisuse, ScenarioError
-from onbeat_spec.protocol import Event, Front, PauseMode, Sent, Vote
+from onbeat_spec.protocol import Event, Front, PauseMode, Rank, Sent, Vote
 from onbeat_spec.protocol.facts import CallKind, FrontCall
 
 MOST_TURNS = 10_000
@@ -140,6 +140,34 @@ class GroupRun:
         group.put(place, GroupMember(group.members[place].rank._replace(ended="died"), dead=True))
         self._call(group, "death", self.text.died(group.front, place), place)
 
+    def _restart(self, _: None) -> None:
+        for group in self.groups:
+            if group.front.ended:
+                front, sent = self.text.restart(group.front)
+                self._note(rules.called(FrontCall("restart", group.front, front, sent, group.front.members)))
+                fresh = GroupMember(Rank(members=len(group.ranks)))
+                for place in range(len(group.ranks)):
+                    group.put(place, fresh)
+                group.send(front, sent)
+
+    def _abort(self, rank: int) -> None:
+        group, place = self._at(rank)
+        group.send(group.front, ((place, ABORT),))
+
+    def _withdraw(self, _: None) -> None:
+        group = next((group for group in self.groups if group.front.held), self.groups[0])
+        group.send(self.text.withdraw(group.front), ())
+
+    def _orphan(self, _: None) -> None:
+        for group in self.groups:
+            group.send(group.front._replace(ended=ORPHANED), ())
+
+    def _gone(self, rank: int) -> None:
+        group, place = self._at(rank)
+        lost, effect = self.text.lost(group.members[place].rank, "the front end is gone")
+        self._note(rules.is_lost(lost, effect))
+        group.put(place, GroupMember(lost))
+
     def _deliver(self, body: dict[str, Any]) -> None:
         group, place = self._at(body["to"])
         member = group.members[place]
@@ -176,7 +204,7 @@ class GroupRun:
         begun = self._begin(group, body, kinds)
         waiting = {place for place, beginning in begun.items() if beginning.calls}
         staying = {place for place, member in enumerate(group.members) if not member.gone}
-        if any(member.dead for member in group.members):
+        if group.world.broken(group.state):
             for place in waiting:
                 rank, _ = self.text.lost(begun[place].member.rank, "a collective failed")
                 group.put(place, GroupMember(rank))

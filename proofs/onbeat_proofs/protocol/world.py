@@ -18,11 +18,22 @@ from dataclasses import replace
 from itertools import permutations, product
 from typing import Any
 
-from onbeat_proofs.protocol import outside, rules
+from onbeat_proofs.protocol import endings, outside, rules
 from onbeat_proofs.protocol.functions import TEXT, Text
-from onbeat_proofs.protocol.state import Begun, GroupMember, GroupScope, Left, Move, State, Table, Wrong
+from onbeat_proofs.protocol.state import (
+    ABORT,
+    ORPHANED,
+    Begun,
+    GroupMember,
+    GroupScope,
+    Left,
+    Move,
+    State,
+    Table,
+    Wrong,
+)
 from onbeat_spec.protocol import Agreement, Event, Front, Rank, Sent, Vote
-from onbeat_spec.protocol.facts import EventRead, FrontCall
+from onbeat_spec.protocol.facts import EventRead
 
 
 class GroupWorld:
@@ -55,7 +66,15 @@ class GroupWorld:
         scope = self.scope
         self.text.common([scope.of(rank) for rank in range(scope.ranks)])
         front = Front(tuple(range(scope.ranks)), holds=scope.holds)
-        left = Left(scope.requests, scope.controls, scope.removals, scope.deaths)
+        left = Left(
+            scope.requests,
+            scope.controls,
+            scope.removals,
+            scope.deaths,
+            scope.restarts,
+            scope.aborts,
+            scope.orphans,
+        )
         member = self.members.number(GroupMember(Rank(members=scope.ranks)))
         return (self.fronts.number(front), self.lefts.number(left), *(member,) * scope.ranks)
 
@@ -80,18 +99,30 @@ class GroupWorld:
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield every way to go on."""
-        dead = any(self.members.values[number].dead for number in state[2:])
-        yield from self._failures(state) if dead else self._inner(state)
-        if not self.fronts.values[state[0]].ended and not dead:
-            for label, front, left, sent, wrong in self._from_outside(state):
-                yield Move(label, self.send((front, left, *state[2:]), sent), wrong)
-            yield from self._deaths(state)
+        front, left = self.front_of(state), self.lefts.values[state[1]]
+        broken = self.broken(state)
+        yield from endings.failures(self, state) if broken else self._inner(state)
+        if front.ended == ORPHANED:
+            yield from endings.orphans(self, state)
+        elif not broken or (front.ended and left.restarts):
+            for label, after, rest, sent, wrong in self._from_outside(state):
+                yield Move(label, self.send((after, rest, *state[2:]), sent), wrong)
+        if front.ended and front.ended != ORPHANED:
+            yield from endings.restarts(self, state)
+        elif not broken and not front.ended:
+            yield from endings.deaths(self, state)
+            yield from endings.aborts(self, state)
+
+    def broken(self, state: State) -> bool:
+        """Whether a rank is missing that others take turns with."""
+        members = (self.members.values[number] for number in state[2:])
+        return any(member.dead or (member.rank.ended and not member.gone) for member in members)
 
     # --- A turn ------------------------------------------------------------------------------------------------------
 
     def _inner(self, state: State) -> Iterator[Move]:
         """Yield what happens without anybody outside and without deaths."""
-        taking = self._taking(state)
+        taking = self.taking(state)
         options = []
         for place in taking:
             joining = []
@@ -112,13 +143,13 @@ class GroupWorld:
                     following = (members.get(place, state[place]) for place in range(2, len(state)))
                     yield Move(("turn", chosen, after), (state[0], state[1], *following), wrong)
 
-    def _taking(self, state: State) -> list[int]:
+    def taking(self, state: State) -> list[int]:
         """Return the places, in the state, of the ranks that are part of the group."""
         return [place for place in range(2, len(state)) if not self.members.values[state[place]].gone]
 
     def living(self, state: State) -> tuple[int, ...]:
         """Return the ranks that run."""
-        return tuple(place - 2 for place in self._taking(state) if not self.members.values[state[place]].rank.ended)
+        return tuple(place - 2 for place in self.taking(state) if not self.members.values[state[place]].rank.ended)
 
     def take(self, member: GroupMember, reads: int) -> GroupMember:
         """Let a rank read so many messages."""
@@ -130,6 +161,8 @@ class GroupWorld:
         return member._replace(rank=rank, work=work, channel=member.channel[reads:], due=due, age=age)
 
     def _read(self, rank: Rank, work: int, event: Event) -> tuple[Rank, int]:
+        if event == ABORT:
+            return rank, max(0, work - 1)
         rank, effect = self.text.read(rank, event)
         return rank, work + 1 if effect == "accept" else 0 if effect == "abort" else work
 
@@ -252,7 +285,7 @@ class GroupWorld:
 
     def _from_outside(self, state: State) -> list[tuple[tuple[Any, ...], int, int, Sent, Wrong]]:
         """Return requests and controls: label, front end, what may still happen, messages, what is wrong with them."""
-        key = state[0], state[1], tuple(self._taking(state))
+        key = state[0], state[1], tuple(self.taking(state))
         moves = self._outside.get(key)
         if moves is None:
             front, left = self.fronts.values[state[0]], self.lefts.values[state[1]]
@@ -263,34 +296,6 @@ class GroupWorld:
             ]
         return moves
 
-    def _deaths(self, state: State) -> Iterator[Move]:
-        left = self.lefts.values[state[1]]
-        if left.deaths:
-            rest = self.lefts.number(left._replace(deaths=left.deaths - 1))
-            for place in self._taking(state):
-                rank = self.members.values[state[place]].rank
-                dead = GroupMember(rank._replace(ended="died"), dead=True)
-                yield Move(("die", place - 2), self.put((state[0], rest, *state[2:]), place, dead))
-
-    def _failures(self, state: State) -> Iterator[Move]:
-        """A rank is dead: the front end notices, and collectives with it fail."""
-        before = self.fronts.values[state[0]]
-        if not before.ended:
-            place = next(place for place in self._taking(state) if self.members.values[state[place]].dead)
-            front, sent = self.text.died(before, place - 2)
-            wrong = rules.called(FrontCall("death", before, front, sent, self.living(state), place - 2))
-            front = front._replace(ended="a rank died" if front.ended else "")  # which one makes no difference
-            yield Move(("notice", place - 2), self.send((self.fronts.number(front), *state[1:]), sent), wrong)
-        for place in self._taking(state):
-            if self.members.values[state[place]].rank.ended:
-                continue
-            for begun in self.begins(state[place], place):
-                rank, _ = self.text.lost(self.begun.values[begun].member.rank, "a collective failed")
-                yield Move(("fail", place - 2, self.begun.values[begun]), self.put(state, place, GroupMember(rank)))
-            final = self.final(state[place])
-            if final.rank.ended:
-                yield Move(("end", place - 2), self.put(state, place, GroupMember(final.rank)))
-
     # --- What must hold in every state -------------------------------------------------------------------------------
 
     def wrong(self, state: State) -> Wrong:
@@ -299,11 +304,11 @@ class GroupWorld:
             self._repeats[state[0]] = rules.repeats(self.text, self.front_of(state))
         if self._repeats[state[0]] is not None:
             return self._repeats[state[0]]
-        taking = self._taking(state)
+        taking = self.taking(state)
         for place in taking:
             if (wrong := self.misread(state[place])) is not None:
                 return wrong
-        if self.front_of(state).ended or any(self.members.values[state[place]].dead for place in taking):
+        if self.front_of(state).ended or self.broken(state):
             return self._not_over(state, taking)
         finals = [self.final(state[place]) for place in taking]
         idle = [
@@ -318,7 +323,7 @@ class GroupWorld:
         if self.complete(state):
             for place in taking:
                 member = self.members.values[state[place]]
-                if member.channel or member.rank.read != member.rank.agreed:
+                if any(event != ABORT for event in member.channel) or member.rank.read != member.rank.agreed:
                     return "pause-agreed", f"the front end takes the group for stopped, and rank {place - 2} is not"
         if all(idle):
             violation = rules.at_rest(self.front_of(state), finals)
@@ -342,7 +347,7 @@ class GroupWorld:
 
     def _not_over(self, state: State, taking: list[int]) -> Wrong:
         """Check that whoever is left learns that a rank died."""
-        if self.front_of(state).ended:
+        if self.front_of(state).ended not in ("", ORPHANED):
             for place in taking:
                 if not self.final(state[place]).rank.ended and not self.begins(state[place], place):
                     return "end-is-clear", f"a rank died, and rank {place - 2} never learns it"

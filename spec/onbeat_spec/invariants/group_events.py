@@ -30,6 +30,8 @@ def control_is_told(call: FrontCall) -> Verdict:
     A paused group takes no request: one is held, and counted, or refused.
     """
     before, after = call.before, call.after
+    if call.kind == "restart":
+        return _restarted(call)
     if call.kind == "request" and before.paused is not None and (call.sent or after != _held(before)):
         return f"a request that comes while paused ({before.paused}) is neither held nor refused"
     if call.kind in ("request", "death"):
@@ -37,15 +39,17 @@ def control_is_told(call: FrontCall) -> Verdict:
     if (wrong := _not_as_asked(call)) is not None:
         return f"after a {call.kind} the front end takes the group for {wrong}"
     if before.ended or _as_asked(call, before):
-        return None
+        return f"a {call.kind} that changes nothing is sent to the ranks" if call.sent else None
     return _untold(call, {rank: _seen(call, rank) for rank in call.living})
 
 
 @end_is_clear.over("call")
 def death_is_told(call: FrontCall) -> Verdict:
     """A death, that of a leaving rank too, ends the group, and all that are left are told. Nothing else ends it."""
+    if call.kind == "restart":
+        return f"a group that starts again has ended: {call.after.ended}" if call.after.ended else None
     if call.before.ended:
-        return None
+        return f"a {call.kind} takes back that the group has ended" if not call.after.ended else None
     if call.kind != "death":
         return f"a {call.kind} ends the group: {call.after.ended}" if call.after.ended else None
     if not call.after.ended:
@@ -84,6 +88,22 @@ def _not_as_asked(call: FrontCall) -> str | None:
     if after.held != (0 if dropped and not _as_asked(call, before) else before.held):
         return f"holding {after.held} requests, of {before.held}"
     return None
+
+
+def _restarted(call: FrontCall) -> Verdict:
+    """Say what is wrong with a group that starts again: it is as was asked of it last, and its ranks are told so."""
+    before, after = call.before, call.after
+    held = 0 if before.paused is None else before.held
+    asked = (before.members, before.paused, before.sleeping, held, ())
+    if (after.members, after.paused, after.sleeping, after.held, after.leaving) != asked:
+        return f"a group that starts again is {tuple(after)}, and was asked to be {asked}"
+    due = [("pause", before.paused)] if before.paused is not None else []
+    due += [("sleep", "keep")] if before.sleeping else []
+    for rank in call.living:
+        told = [(event.number, event.kind, event.mode) for to, event in call.sent if to == rank]
+        if told != [(number, *each) for number, each in enumerate(due, 1)]:
+            return f"a rank that starts again is told {told}, and the group is paused ({before.paused})"
+    return f"the log of a group that starts again is at {after.last}" if after.last != len(due) else None
 
 
 def _seen(call: FrontCall, rank: int) -> Seen:

@@ -6,8 +6,8 @@ from onbeat_spec.protocol.front import Front, Sent
 from onbeat_spec.protocol.rank import Rank
 from onbeat_spec.protocol.words import Event, PauseMode
 
-CallKind = Literal["request", "pause", "resume", "sleep", "rouse", "remove", "death"]
-"""What the front end is asked for; `death`: it notices one."""
+CallKind = Literal["request", "pause", "resume", "sleep", "rouse", "remove", "death", "restart"]
+"""What the front end is asked for; `death`: it notices one; `restart`: all members were started again."""
 
 
 class FrontCall(NamedTuple):

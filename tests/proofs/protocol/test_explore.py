@@ -8,7 +8,18 @@ from onbeat_proofs.protocol.explore import explore
 from onbeat_proofs.protocol.faults import FAULTS
 from onbeat_proofs.protocol.functions import Text
 from onbeat_proofs.protocol.state import GroupScope
-from onbeat_spec.protocol import Effect, Event, GroupSettings, Rank, Turn, before_step, read
+from onbeat_spec.protocol import (
+    Effect,
+    Event,
+    Front,
+    GroupSettings,
+    Rank,
+    Sent,
+    Turn,
+    before_step,
+    read,
+    restart,
+)
 from tests.proofs.protocol.plain import at_rest
 
 
@@ -34,6 +45,8 @@ def test_every_interval_of_exchanges_ends_the_same() -> None:
         GroupScope(requests=1, controls=2, settings=(GroupSettings(2, 3),)),
         GroupScope(requests=1, controls=2, holds=True),
         GroupScope(ranks=3, requests=1, controls=1),
+        GroupScope(requests=1, controls=1, aborts=1, holds=True),
+        GroupScope(requests=2, controls=1, aborts=1),
     ],
     ids=str,
 )
@@ -46,11 +59,28 @@ def test_the_reductions_leave_out_nothing_that_can_be_seen(scope: GroupScope) ->
 
 
 def test_all_kinds_of_moves_are_made() -> None:
-    kinds = explore(GroupScope(requests=1, controls=3, removals=1, deaths=1)).kinds
-    assert set(kinds) == {
+    found = [
+        explore(GroupScope(requests=1, controls=3, removals=1, deaths=1)),
+        explore(GroupScope(requests=1, controls=2, holds=True, deaths=1, restarts=1, aborts=1)),
+        explore(GroupScope(requests=1, controls=1, orphans=True)),
+    ]
+    assert {each.invariant for each in found} == {""}
+    assert set().union(*(each.kinds for each in found)) == {
         *("request", "pause", "resume", "sleep", "rouse", "remove", "die"),
         *("turn", "fail", "notice", "end"),
+        *("restart", "abort", "withdraw", "orphan", "gone"),
     }
+
+
+def test_a_group_is_paused_and_held_requests_stay_whatever_ends_it() -> None:
+    """What was held is lost by no restart, and is handed in once the group is not paused."""
+
+    def forget(front: Front) -> tuple[Front, Sent]:
+        after, sent = restart(front)
+        return after._replace(held=0), sent
+
+    found = explore(GroupScope(requests=1, controls=1, holds=True, deaths=1, restarts=1), Text(restart=forget))
+    assert (found.invariant, "starts again" in found.message) == ("pause-agreed", True)
 
 
 def test_a_rank_that_takes_a_dummy_though_it_has_work_is_found() -> None:
