@@ -250,6 +250,7 @@ class EngineCore:
         agreement: Agreement | None = None
         if turn.vote is not None:
             agreement = self.exchange.exchange(turn.vote)
+            self._ran("exchange")
         elif turn.kind == "dummy":
             self._take_part(turn)
         else:
@@ -266,18 +267,21 @@ class EngineCore:
     def _step(self, turn: Turn) -> None:
         """Schedule and begin a step; then take the outputs of the oldest that was not waited for."""
         throttle = self._clock.throttle() if turn.throttle is None else turn.throttle
-        if self._turns is not None:
-            self._turns.steps(turn)
+        lock = None if self._turns is None else self._turns.steps(turn)
         saturated = self.scheduler.saturated
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
-        lock = None if self._turns is None else self._turns.stepped(turn, step, may_run=self.may_run)
+        may_run = self.may_run
         self._lanes.scheduled(step, lock, saturated=saturated, time=time.monotonic())
         pending: Pending | None = None
         if rows:
             pending = self.executor.execute(rows)
+            self._ran("forward")
         elif protocol.shares(self.state):
             self.executor.dummy()
+            self._ran("forward")
+        if self._turns is not None:
+            self._turns.stepped(turn, step, may_run=may_run)
         self.flights.append(StepInFlight(step, rows, pending))
         self._clock.executed(len(rows), step.prefill, step.holding)
         self.reporter.step(step)
@@ -301,14 +305,19 @@ class EngineCore:
 
     def _take_part(self, turn: Turn) -> None:
         """Run a forward without any token of one's own, since others have work. Alone it would be for nobody."""
-        if self._turns is not None:
+        if self._turns is not None and protocol.shares(self.state):
             free = self.scheduler.pool.free
             rows = self.executor.dummy()
+            self._ran("forward")
             self.reporter.dummies += 1
             filler = Filler(free - self.scheduler.pool.free, rows)
             self._idle(*self._turns.took_part(turn, last=False, may_run=self.may_run, filler=filler))
             if self.monitor is not None:
                 self.monitor.took_part(may_run=self.may_run)
+
+    def _ran(self, collective: str) -> None:
+        if self._turns is not None:
+            self._turns.ran(collective)
 
     def _idle(self, lock: LockStep, took: float) -> None:
         self.reporter.lane_steps.append(self._lanes.idle(lock, time=time.monotonic(), took=took))
