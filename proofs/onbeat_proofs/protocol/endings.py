@@ -1,20 +1,15 @@
 """How a group, or something of it, ends: deaths of ranks and of the front end, aborts; and how it starts again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from onbeat_proofs.protocol import outside, rules
 from onbeat_proofs.protocol.state import ABORT, ORPHANED, GroupMember, Move, State
+from onbeat_proofs.protocol.turns import TurnWorld
 from onbeat_spec.protocol import Rank
 from onbeat_spec.protocol.facts import FrontCall
 
-if TYPE_CHECKING:
-    from onbeat_proofs.protocol.world import GroupWorld  # it calls these functions
 
-
-def deaths(world: GroupWorld, state: State) -> Iterator[Move]:
+def deaths(world: TurnWorld, state: State) -> Iterator[Move]:
     left = world.lefts.values[state[1]]
     if left.deaths:
         rest = world.lefts.number(left._replace(deaths=left.deaths - 1))
@@ -27,7 +22,7 @@ def deaths(world: GroupWorld, state: State) -> Iterator[Move]:
         yield Move(("orphan", ""), (front, world.lefts.number(left._replace(orphans=False)), *state[2:]))
 
 
-def orphans(world: GroupWorld, state: State) -> Iterator[Move]:
+def orphans(world: TurnWorld, state: State) -> Iterator[Move]:
     """The front end is dead: each rank notices it by itself, whenever."""
     for place in world.taking(state):
         member = world.members.values[state[place]]
@@ -36,7 +31,7 @@ def orphans(world: GroupWorld, state: State) -> Iterator[Move]:
             yield Move(("gone", place - 2), world.put(state, place, GroupMember(rank)), rules.is_lost(rank, effect))
 
 
-def restarts(world: GroupWorld, state: State) -> Iterator[Move]:
+def restarts(world: TurnWorld, state: State) -> Iterator[Move]:
     """All ranks that are left of an ended group are killed, and others started in the place of all."""
     front, left = world.front_of(state), world.lefts.values[state[1]]
     for label, after, rest, sent, wrong in outside.restarts(world.text, front, left):
@@ -45,7 +40,7 @@ def restarts(world: GroupWorld, state: State) -> Iterator[Move]:
         yield Move(label, world.send(started, sent), wrong)
 
 
-def aborts(world: GroupWorld, state: State) -> Iterator[Move]:
+def aborts(world: TurnWorld, state: State) -> Iterator[Move]:
     """A client gives a request up that a rank was sent."""
     left = world.lefts.values[state[1]]
     if left.aborts:
@@ -55,7 +50,7 @@ def aborts(world: GroupWorld, state: State) -> Iterator[Move]:
                 yield Move(("abort", place - 2), world.send((state[0], rest, *state[2:]), ((place - 2, ABORT),)))
 
 
-def failures(world: GroupWorld, state: State) -> Iterator[Move]:
+def failures(world: TurnWorld, state: State) -> Iterator[Move]:
     """A rank is dead: the front end notices, and collectives with it fail."""
     before = world.fronts.values[state[0]]
     if not before.ended:
