@@ -19,6 +19,7 @@ AB = state(decode("a"), chunk("b"))
 HELD = {"hold": True, "held": ["b"], "scheduled": {"a": 1}}
 OPEN = {"scheduled": {"a": 1, "b": 8}, "wrote_flag": True}
 DUE_AND_HELD = {"throttle": True, "hold": True, "held": ["b"], "scheduled": {"a": 1}}
+LIFTED = {"throttle": True, "hold": True, "lifted": True, "scheduled": {"b": 8}}
 SERVES = {"scheduled": {"a": 1}}
 LOADS = {"loading": ["d"], "scheduled": {"a": 1}}
 OFFERED = state(decode("a"), fresh("d", remote_tokens=4))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from onbeat_proofs.play.table import step_text
 from onbeat_proofs.traces.rank import COMPLETE, Position, RankReplay, TraceFinding
-from onbeat_proofs.traces.tally import UNSEEN, TraceTally
+from onbeat_proofs.traces.tally import UNSEEN, UNSEEN_OF_GROUP, TraceTally
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
 from onbeat_spec.errors import EmptyTrace, TraceError
 from onbeat_spec.group_monitor import GroupMonitor, judge
@@ -252,18 +252,16 @@ class _Check:
         """Return a row for each invariant, those of a group last."""
         met = self.tally.met
         rows = [
-            self._row(id, met[id], "" if entry.in_traces is None else entry.in_traces.words)
-            for id, entry in CATALOGUE.items()
+            self._row(id, met[id], unseen if entry.in_traces is None else f"never seen: {entry.in_traces.words}")
+            for catalogue, unseen in ((CATALOGUE, UNSEEN), (GROUP_CATALOGUE, UNSEEN_OF_GROUP))
+            for id, entry in catalogue.items()
         ]
-        rows += [self._row(id, met[id], entry.premise.words) for id, entry in GROUP_CATALOGUE.items()]
-        return [*rows, self._row(COMPLETE, self.report.steps, "a step")]
+        return [*rows, self._row(COMPLETE, self.report.steps, "never seen: a step")]
 
-    def _row(self, id: str, met: int, premise: str) -> InvariantVerdict:
+    def _row(self, id: str, met: int, vacuous: str) -> InvariantVerdict:
         count = self.counts[id]
         verdict: TraceVerdict = "violated" if count else "holds" if met else "vacuous"
-        return InvariantVerdict(
-            id, verdict, met, count, (f"never seen: {premise}" if premise else UNSEEN) if not met else ""
-        )
+        return InvariantVerdict(id, verdict, met, count, vacuous if not met else "")
 
 
 __all__ = ["TraceFinding", "Position", "InvariantVerdict", "TraceReport", "check_trace"]

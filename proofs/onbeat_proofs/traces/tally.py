@@ -1,4 +1,4 @@
-"""How often a trace put each invariant to the test (`Invariant.in_traces`, and the premises of a group).
+"""How often a trace put each invariant to the test (`Invariant.in_traces`).
 
 A trace shows partial states, and no second run from any state. An invariant whose premise never occurred is vacuous,
 which is no fault of a trace, and never a pass.
@@ -13,10 +13,10 @@ from onbeat_spec.records import Facts, GroupStep
 from onbeat_spec.trace import Accepted, Crashed, Notice, Record, Refused, StepRecord, Update
 
 UNSEEN = "it compares two runs from one state, and a trace has one"
+UNSEEN_OF_GROUP = "no lock step shows it; onbeat protocol checks it"
 
 _RECORDED = by_event(
-    {id: entry.in_traces for id, entry in CATALOGUE.items() if entry.in_traces is not None}
-    | {id: entry.premise for id, entry in GROUP_CATALOGUE.items()}
+    {id: entry.in_traces for id, entry in (CATALOGUE | GROUP_CATALOGUE).items() if entry.in_traces is not None}
 )
 
 

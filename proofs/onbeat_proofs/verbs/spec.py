@@ -73,7 +73,8 @@ def _print_group(console: Console, entry: Invariant) -> None:
     for scenario in load(suite_path() / "group"):
         if entry.id in scenario.invariants:
             console.print(f"  scenario    {scenario.name}", markup=False, highlight=False, soft_wrap=True)
-    console.print("  trace       onbeat check-trace: every lock step of a recorded group", highlight=False)
+    if entry.in_traces is not None:
+        console.print("  trace       onbeat check-trace: every lock step of a recorded group", highlight=False)
     console.print(f"\ncases\n  {', '.join(entry.cases) or 'none: it is here for its own sake'}", highlight=False)
 
 
@@ -90,6 +91,9 @@ def _matrix(rows: list[Coverage]) -> Table:
 
 def _print_predicates(console: Console, entry: Invariant) -> None:
     console.print(f"{entry.id}\n  {entry.statement}", markup=False, highlight=False, soft_wrap=True)
+    if not entry.scopes:
+        console.print("\nno predicate over one thing: whole runs are compared\n", highlight=False)
+        return
     console.print("\npredicates", highlight=False)
     for scope in entry.scopes:
         source = inspect.getsource(getattr(entry, scope))
@@ -122,4 +126,6 @@ _SCOPES = {
     "runs": "two runs from one state",
     "history": "a history",
     "group": "one lock step of a group",
+    "call": "one call of a group's front end",
+    "read": "one event that a rank has read",
 }

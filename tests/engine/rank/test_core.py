@@ -530,6 +530,26 @@ def test_a_rank_leaves_and_the_other_goes_on() -> None:
     assert pair.rigs[1].core.state.members == 1
 
 
+def test_a_rank_that_is_left_alone_goes_by_its_own_clock() -> None:
+    pair = Pair(dp_sync_interval=2, prefill_schedule_interval=2)
+    pair.event("pause", "keep")
+    pair.run()
+    alone = pair.rigs[1]
+    pair.rigs[0].event("leave")
+    alone.event("remove")
+    pair.run()
+    alone.core.exchange, fake(alone).group = Alone(), None  # the communicator of those who are left
+    alone.event("resume")
+    alone.add("a", range(4), max_tokens=32)
+    alone.turns(4)
+    for number in range(4):
+        alone.add(f"b{number}", range(9), max_tokens=2)
+        alone.turns(2)
+    alone.run()
+    assert alone.stats[-1].held_steps > 0
+    assert alone.tokens["a"] == expected(range(4), 32)
+
+
 def test_a_dead_rank_ends_the_other(caplog: pytest.LogCaptureFixture) -> None:
     pair = Pair(dp_sync_interval=2)
     pair.add(0, "a", [1, 2], max_tokens=10)
