@@ -46,7 +46,7 @@ in_step(
 )
 in_step("one-token-passes", "a decode is held", facts(AB, held=["a"]), "a was held")
 
-THROTTLED = {"throttle": True, "hold": True}
+THROTTLED: dict[str, Any] = {"throttle": True, "hold": True}
 LATE = state(fresh("c"), fresh("d", num_tokens=1), landed("e"), decode("a"), chunk("b"))
 ADMITTED = state(decode("a"), chunk("b", num_computed=6), fresh("c", num_computed=4, num_blocks=1), landed("e"))
 in_step("throttle-holds", "decodes alone", facts(AB, scheduled={"a": 1}, held=["b"], **THROTTLED))
