@@ -6,7 +6,7 @@ A refutation that is expected is a result, like a proof: both are checked, and e
 from collections.abc import Iterable
 from dataclasses import replace
 
-from onbeat_proofs.prove.sweep import WITNESSES
+from onbeat_proofs.prove.sweep import RESTRICTIONS, WITNESSES
 from onbeat_proofs.prove.theorem import About, Theorem
 from onbeat_proofs.prove.theorems import causes, hold, states, turns
 
@@ -22,7 +22,7 @@ THEOREMS: tuple[Theorem, ...] = (
     *_about(hold.THEOREMS, "decision"),
     *_about(turns.THEOREMS, "turn", turns.RESTRICTIONS),
     *_about(states.THEOREMS, "operation", states.RESTRICTIONS),
-    *_about(causes.THEOREMS, "step"),
+    *_about(causes.THEOREMS, "step", RESTRICTIONS),
 )
 START = frozenset({*(theorem.id for theorem in states.THEOREMS), "slots/turn", "never-fits-refused/submit"})
 """Theorems that every start state rests on: what `states.build` assumes, kept by every operation and every admission.

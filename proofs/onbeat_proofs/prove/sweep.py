@@ -51,7 +51,10 @@ DEEP = (
     Shape(2, ("fresh",), late=False, async_depth=2),
     Shape(2, (BOTH,), late=False, cap=True),
 )
+MOST_REQUESTS = max(shape.running + len(shape.waiting) + shape.loading for shape in QUICK)
+"""Most requests of a shape that is always swept."""
 RESTRICTIONS = (
+    "one call of schedule(): no output is delivered, no load lands",
     "counts of blocks without ids, block size 16 where no other is named",
     "each feature (priority, cap, drafts, a step in flight, a shared prefix, blocks and promises other than those of "
     "an undisturbed prefill) only in the shapes that name it",
