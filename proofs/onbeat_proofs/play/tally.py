@@ -6,12 +6,13 @@ none the verdict is `vacuous`, never a pass.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from onbeat_proofs.play import keeps_text
 from onbeat_spec.catalogue import CATALOGUE, Premise, TwoRuns
+from onbeat_spec.errors import OnbeatError
 from onbeat_spec.invariants.words import decodes
 from onbeat_spec.records import Facts
 
@@ -28,6 +29,22 @@ def by_event(premises: Mapping[str, Premise]) -> dict[str, list[tuple[str, Count
 
 
 _LIVE = by_event({id: entry.premise for id, entry in CATALOGUE.items()})
+
+
+def require_known(allowed: Collection[str], ids: Iterable[str]) -> Collection[str]:
+    """Return what is allowed to be vacuous, if all of it is known.
+
+    Args:
+        allowed: ids of invariants, as they are asked for.
+        ids: those that there are.
+
+    Raises:
+        OnbeatError: an id is unknown.
+    """
+    unknown = sorted(set(allowed) - {*ids})
+    if unknown:
+        raise OnbeatError(f"--allow-vacuous: there is no invariant {', '.join(unknown)}; `onbeat spec` lists them all")
+    return allowed
 
 
 def never_seen(invariant: str) -> str:

@@ -4,13 +4,14 @@
 throttle, without it, and without the feature, and holds the answers against each other.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Self, cast
 
 from onbeat_proofs.foreign.branching import branch
 from onbeat_proofs.foreign.families import DecidesItself, Factory, TakesPolicy
 from onbeat_proofs.foreign.policies import policy_of, without_hold
+from onbeat_proofs.foreign.targets import is_ours
 from onbeat_proofs.foreign.watchdog import CRASHES, GUARD, Hang
 from onbeat_proofs.play.drain import AT_REST, drain
 from onbeat_proofs.play.driver import Driver, narrowed
@@ -25,6 +26,7 @@ from onbeat_reference.schedulable import Schedulable
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.catalogue import CATALOGUE, Pair
 from onbeat_spec.config import Config
+from onbeat_spec.errors import OnbeatError
 from onbeat_spec.invariants import RUNS_PREDICATES
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.policy import Policy
@@ -74,11 +76,8 @@ class Runs(Driver):
             self._require_rest()  # by operations of its own, each watched
         else:
             self.trail = (op, self.trail)
-        try:
-            with self._watched():
-                self._apply(op)
-        except Hang as error:  # outside its own calls
-            self._crash(error)
+        with self._watched():
+            self._apply(op)
 
     def _apply(self, op: Op) -> None:
         compared = self.compares and (self.most is None or len(self.history) < self.most)
@@ -103,18 +102,22 @@ class Runs(Driver):
             by_clock: the clock chooses the flag of the next step.
             budget: most tokens of that step, if fewer than configured.
         """
-        try:
-            with self._watched(Schedule(None if by_clock else True)):
-                self._compare_runs(by_clock, budget)
-        except Hang as error:  # outside its own calls
-            self._crash(error)
+        with self._watched(Schedule(None if by_clock else True)):
+            self._compare_runs(by_clock, budget)
 
-    def _watched(self, about_to: Op | None = None) -> AbstractContextManager[None]:
-        """Watch what follows, if this process watches what it runs."""
-        guard = GUARD.get()
-        if guard is None:
-            return nullcontext()
-        return guard.during(self.config, self.trail if about_to is None else (about_to, self.trail))
+    @contextmanager
+    def _watched(self, about_to: Op | None = None) -> Iterator[None]:
+        """Watch what follows, if this process watches; what the class raises where it is only read is a crash."""
+        guard, trail = GUARD.get(), self.trail if about_to is None else (about_to, self.trail)
+        try:
+            with nullcontext() if guard is None else guard.during(self.config, trail):
+                yield
+        except OnbeatError:
+            raise
+        except CRASHES as error:
+            if is_ours(error) and not isinstance(error, Hang):
+                raise
+            self._crash(error)
 
     def _compare_runs(self, by_clock: bool, budget: int | None) -> None:
         config = self.config if budget is None else narrowed(self.config, budget)

@@ -158,6 +158,10 @@ def lines(report: "AuditReport") -> Iterator[str]:
     yield from _workload(report)
     for finding in report.findings:
         yield from _finding(finding)
+    for finding in report.not_reproduced:
+        yield ""
+        yield f"NOT REPRODUCED  {finding.invariant} at step {finding.step}, found by {finding.check}: {finding.message}"
+        yield f"          {len(finding.scenario.steps)} operations, which did not show it when they were replayed"
     yield ""
     yield _summary(report)
 
@@ -213,6 +217,8 @@ def _steps(steps: int, seconds: float) -> str:
 def _counts(row: "InvariantResult") -> str:
     from onbeat_proofs.play.tally import never_seen
 
+    if row.reason:
+        return row.reason
     if not any(row.counts.values()):
         return never_seen(row.invariant) if row.verdict == "vacuous" else ""
     counts = "  ".join(f"{check} {count:>7,}" for check, count in row.counts.items())
@@ -239,12 +245,15 @@ def _workload(report: "AuditReport") -> Iterator[str]:
 def _finding(finding: "Finding") -> Iterator[str]:
     yield ""
     yield f"VIOLATED  {finding.invariant} at step {finding.step}, found by {finding.check}: {finding.message}"
+    if finding.replayed == "not tried":
+        yield "          as it was found: it was not made small"
     if finding.also:
         yield f"          the same run violates {', '.join(finding.also)}"
     yield ""
     yield from finding.yaml.splitlines()
-    yield ""
-    yield from (f"    {line}" for line in finding.table.splitlines())
+    if finding.table:
+        yield ""
+        yield from (f"    {line}" for line in finding.table.splitlines())
 
 
 def _summary(report: "AuditReport") -> str:

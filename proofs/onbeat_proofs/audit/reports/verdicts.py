@@ -101,9 +101,9 @@ def _row(report: "AuditReport", row: "InvariantResult") -> CheckResult:
     if row.verdict == "vacuous":
         reason = f"never put to the test: {never_seen(row.invariant)}"
     elif row.verdict == "inherited":
-        reason = "violated only in runs in which the class that it derives from violates it too"
+        reason = row.reason or "violated only in runs in which the class that it derives from violates it too"
     elif row.verdict == "undecided":
-        reason = "not decided: the audit ended early" if report.ended_early else "not decided"
+        reason = row.reason or ("not decided: the audit ended early" if report.ended_early else "not decided")
     return CheckResult(row.invariant, row.statement, row.verdict, problems, reason, row.question)
 
 
