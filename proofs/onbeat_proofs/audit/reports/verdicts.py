@@ -32,7 +32,7 @@ class CheckResult(NamedTuple):
     verdict: "AuditVerdict"
     problems: tuple[Problem, ...] = ()
     reason: str = ""
-    """Why a check is vacuous or undecided."""
+    """Why a check is vacuous, undecided or inherited; or the warnings of one that holds."""
     question: Literal["policy", "quality"] = "quality"
 
 
@@ -88,9 +88,12 @@ OTHERS = {
 
 
 def _signature(report: "AuditReport") -> CheckResult:
-    problems = tuple(Problem(str(misfit), where=misfit.where) for misfit in report.signature)
+    misfits = [misfit for misfit in report.signature if not misfit.warning]
+    problems = tuple(Problem(str(misfit), where=misfit.where) for misfit in misfits)
     verdict: AuditVerdict = "violated" if problems else "holds"
-    return CheckResult("signature", "The class takes every call that its callers make.", verdict, problems)
+    warnings = "; ".join(f"warning: {misfit}" for misfit in report.signature if misfit.warning)
+    statement = "The class takes every call that its callers make."
+    return CheckResult("signature", statement, verdict, problems, warnings)
 
 
 def _row(report: "AuditReport", row: "InvariantResult") -> CheckResult:
