@@ -47,12 +47,12 @@ def require_known(allowed: Collection[str], ids: Iterable[str]) -> Collection[st
     return allowed
 
 
-def never_seen(invariant: str) -> str:
-    """Say what an invariant would have needed to be put to the test, and did not get."""
+def never_seen(invariant: str, alone: bool = False) -> str:
+    """Say what an invariant would have needed to be put to the test, and did not get; `alone`: in one scenario."""
     entry = CATALOGUE.get(invariant)
     if entry is None:
         return f"never seen: {keeps_text.RULES[invariant].premise}"
-    if entry.about_holds:
+    if entry.about_holds and not alone:
         return f"never seen together: an effect of the throttle, and: {entry.premise.words}"
     return f"never seen: {entry.premise.words}"
 

@@ -43,9 +43,8 @@ class Runs(Driver):
         tally: counts the premises met; shared by all forks.
         most: compare before so many steps, then no more; None: before all.
         compares: False leaves the comparing to whoever calls `compare`.
+        rests: `AT_REST` drains the rank first; False: it is an expectation like others.
     """
-
-    judges = (AT_REST,)
 
     def __init__(
         self,
@@ -56,8 +55,10 @@ class Runs(Driver):
         tally: Tally | None = None,
         compares: bool = True,
         most: int | None = None,
+        rests: bool = True,
     ) -> None:
         super().__init__(config, factory, policy=policy)
+        self.judges = (AT_REST,) if rests else ()
         self.tally = tally if tally is not None else Tally()
         self.compares = compares
         self.most = most
@@ -66,13 +67,14 @@ class Runs(Driver):
     def fork(self) -> Self:
         new = super().fork()
         new.tally, new.compares, new.most, new._off = self.tally, self.compares, self.most, self._off
+        new.judges = self.judges
         return new
 
     def apply(self, op: Op) -> None:
         if self.ended:
             return
         self.tally.count("call")
-        if op == AT_REST:
+        if op in self.judges:
             self._require_rest()  # by operations of its own, each watched
         else:
             self.trail = (op, self.trail)
@@ -210,6 +212,7 @@ def replay_runs(
     tally: Tally | None = None,
     most: int | None = None,
     expects: bool = True,
+    rests: bool = True,
 ) -> Replay:
     """Run one scenario as `replay` does, and compare two runs before its steps.
 
@@ -220,6 +223,7 @@ def replay_runs(
         tally: counts the premises met.
         most: compare before so many steps, then no more; None: before all.
         expects: False asks for the invariants only, not for what the scenario expects.
+        rests: as of `Runs`.
 
     Raises:
         ScenarioError: an operation or expectation is impossible whatever the scheduler does.
@@ -228,12 +232,16 @@ def replay_runs(
     """
     if policy is None:
         policy = policy_of(scenario.config.policy, scenario.origin.parent if scenario.origin else None)()
-    return play(scenario, Runs(scenario.config, factory, policy=policy, tally=tally, most=most), expects=expects)
+    driver = Runs(scenario.config, factory, policy=policy, tally=tally, most=most, rests=rests)
+    outcome = play(scenario, driver, expects=expects)
+    outcome.met = driver.tally.met
+    return outcome
 
 
 def compares(scenario: Scenario) -> bool:
-    """Whether a scenario speaks of an invariant that compares two runs."""
-    return any(CATALOGUE[id].runs is not None for id in (*scenario.invariants, *scenario.violates) if id in CATALOGUE)
+    """Whether a scenario speaks of an invariant that compares two runs, or that only such a comparison tests."""
+    entries = [CATALOGUE[id] for id in (*scenario.invariants, *scenario.violates) if id in CATALOGUE]
+    return any(entry.runs is not None or entry.premise.runs or entry.premise.beat for entry in entries)
 
 
 def violation_in(

@@ -130,6 +130,10 @@ def test_a_class_that_ignores_the_flag_passes_nothing_about_holds() -> None:
     assert "never seen together: an effect of the throttle, and: somebody was held" in text
     report.suite = None
     assert report.exit_code == 2
+    report.allow_vacuous = vacuous
+    assert report.exit_code == 0
+    report.allow_vacuous = vacuous - {"held-at-most"}
+    assert report.exit_code == 2
 
 
 @pytest.mark.usefixtures("brief")
@@ -303,6 +307,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["onbeat_reference:Request"], "has no method add_request"),
         (["onbeat_reference:Scheduler", "--policy", "offbeat"], "policy is 'offbeat'"),
         (["onbeat_reference:Scheduler", "--budget", "huge"], "huge"),
+        (["onbeat_reference:Scheduler", "--allow-vacuous", "slot"], "there is no invariant slot;"),
         (["onbeat_reference:Scheduler", "--workload", "nowhere.csv"], "nowhere.csv: cannot be read"),
     ],
 )
