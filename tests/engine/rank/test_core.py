@@ -432,7 +432,7 @@ def test_two_ranks_step_together(interval: int, ahead: bool, tmp_path: Path) -> 
     assert fake(pair.rigs[0]).executed == fake(pair.rigs[1]).executed
     assert sum(rig.stats[-1].dummy_steps for rig in pair.rigs) > 0
     report = check_trace([str(path) for path in tmp_path.iterdir()])
-    assert (report.exit_code, report.ranks, report.findings) == (0, [0, 1], [])
+    assert (report.ranks, report.findings) == ([0, 1], [])
     assert report.lock_steps > 50
     watch = GroupWatch((0, 1), "stop")
     assert [watch.observe(rank, rig.lock_steps) for rank, rig in enumerate(pair.rigs)] == ["", ""]
@@ -571,7 +571,8 @@ def test_one_rank_s_trace_passes(tmp_path: Path) -> None:
     rig.event("resume")
     rig.run()
     report = check_trace([str(path) for path in tmp_path.iterdir()])
-    assert (report.exit_code, report.findings) == (0, [])
+    assert report.steps
+    assert report.findings == []
 
 
 def test_what_only_counts_is_told_once_there_is_much_of_it_or_no_turn_follows() -> None:

@@ -299,3 +299,22 @@ class OwnClock(Scheduler):
         step = super().schedule(throttle_prefills)
         self.num_steps -= step.index > 0
         return step
+
+
+class RaisesWhenSomebodyWaits(Scheduler):
+    """Raises in the first step in which there is something to do."""
+
+    def schedule(self, throttle_prefills: bool = False) -> Step:
+        if self.waiting:
+            raise ValueError("somebody waits")
+        return super().schedule(throttle_prefills)
+
+
+class RaisesWhenRead(Scheduler):
+    """Raises where its state is only looked at."""
+
+    @property
+    def num_slots(self) -> int:
+        if self.num_steps > 1:
+            raise ValueError("two steps were taken")
+        return super().num_slots
