@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._chunks import ChunkRow
 from benchmarks._measure import DEFAULT_LOOKS, Effort, Search, Shape, Times, Watching
 
 
@@ -53,6 +54,22 @@ def scheduler_table(rows: Sequence[Row], vllm: str | None) -> Table:
     return table
 
 
+def chunk_table(rows: Sequence[ChunkRow], vllm: str | None) -> Table:
+    """Lay out the comparison of steps of chunks."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
+    headings = ["\nchunks", "\nonbeat", "counting for\neach chunk", "counting /\nonbeat"]
+    if vllm is not None:
+        headings += [f"vLLM\n{vllm}", "vLLM /\nonbeat"]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        cells = [str(row.chunks), figure(row.onbeat_us), figure(row.recounts_us), f"{row.cheaper:.1f}"]
+        if row.vllm_us is not None:
+            cells += [figure(row.vllm_us), f"{row.ratio:.1f}"]
+        table.add_row(*cells)
+    return table
+
+
 def monitor_table(rows: Sequence[Row]) -> Table:
     """Lay out what watching costs."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
@@ -89,7 +106,7 @@ def machine(load: float, cpus: int) -> str:
     return text
 
 
-def show(rows: Sequence[Row], vllm: str | None, search: Search) -> None:
+def show(rows: Sequence[Row], chunk_rows: Sequence[ChunkRow], vllm: str | None, search: Search) -> None:
     """Print everything."""
     console = Console()
     print("Scheduler: median microseconds of a step of n decodes")
@@ -99,6 +116,8 @@ def show(rows: Sequence[Row], vllm: str | None, search: Search) -> None:
     else:
         print("vLLM's step also makes the worker's input and the clients' messages, and caches a block as soon as")
         print("it is full; onbeat caches the blocks of a decode when the request ends.\n")
+    print("Chunks: median microseconds of schedule() and update() while n prompts are computed in chunks")
+    console.print(chunk_table(chunk_rows, vllm))
     print("Monitor: median microseconds that it adds to such a step")
     console.print(monitor_table(rows))
     print(
@@ -107,7 +126,9 @@ def show(rows: Sequence[Row], vllm: str | None, search: Search) -> None:
     )
 
 
-def as_json(rows: Sequence[Row], vllm: str | None, search: Search, effort: Effort) -> dict[str, Any]:
+def as_json(
+    rows: Sequence[Row], chunk_rows: Sequence[ChunkRow], vllm: str | None, search: Search, effort: Effort
+) -> dict[str, Any]:
     """Return everything as values of JSON. Figures in `_us` are microseconds per step."""
     return {
         "onbeat": version("onbeat"),
@@ -117,6 +138,7 @@ def as_json(rows: Sequence[Row], vllm: str | None, search: Search, effort: Effor
         "machine": platform.machine(),
         **{name: value for name, value in effort._asdict().items() if name != "operations"},
         "rows": [row_json(row) for row in rows],
+        "chunks": [{**row._asdict(), "cheaper": row.cheaper, "ratio": row.ratio} for row in chunk_rows],
         "search": {**search._asdict(), "steps_per_s": search.steps / search.seconds},
     }
 

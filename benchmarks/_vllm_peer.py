@@ -1,10 +1,10 @@
-"""Measure vLLM's own scheduler on pure-decode steps, as the peer of a side-by-side comparison.
+"""Measure vLLM's own scheduler on steps of decodes, or of chunks, as the peer of a side-by-side comparison.
 
 A stand-alone script, run by the Python of an environment that has vLLM; it needs nothing else but torch and the
 standard library, no GPU, no weights and no network. It builds the synchronous ``Scheduler`` on a stub model, admits n
-requests, runs their prefills, and then times ``schedule()`` and ``update_from_output()`` while all n only decode. The
-model runner's output is made up outside the timed region, and the garbage collector stays on, as it is in a server.
-Standard output gets one JSON object, standard error the logs.
+requests, runs their prefills, and then times ``schedule()`` and ``update_from_output()`` while all n only decode, or
+while all n are computed in chunks. The model runner's output is made up outside the timed region, and the garbage
+collector stays on, as it is in a server. Standard output gets one JSON object, standard error the logs.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ MAX_BATCHED_TOKENS = 8192
 MAX_SEQS = 1024
 PROMPT_TOKENS = 32
 MAX_MODEL_LEN = 8192
+CHUNK_TOKENS = 4
+CHUNKED_PROMPT_TOKENS = 256
 
 ENVIRONMENT = {
     "VLLM_PLUGINS": "",
@@ -125,8 +127,11 @@ def register_stub() -> None:
     registry.register_model(STUB_ARCHITECTURE, type(STUB_ARCHITECTURE, (StubModel, torch.nn.Module), {}))
 
 
-def build_config(folder: Path, prefix_caching: bool) -> Any:
-    """A ``VllmConfig`` for the stub model whose description lies in ``folder``."""
+def build_config(folder: Path, prefix_caching: bool, threshold: int = 0) -> Any:
+    """A ``VllmConfig`` for the stub model whose description lies in ``folder``.
+
+    Prefills get at most ``threshold`` tokens a step; 0: no cap.
+    """
     config = importlib.import_module("vllm.config")
     model = config.ModelConfig(
         model=str(folder), skip_tokenizer_init=True, dtype="float32", seed=0, max_model_len=MAX_MODEL_LEN
@@ -138,6 +143,7 @@ def build_config(folder: Path, prefix_caching: bool) -> Any:
         max_num_seqs=MAX_SEQS,
         enable_chunked_prefill=True,
         async_scheduling=False,
+        long_prefill_token_threshold=threshold,
     )
     cache = config.CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=prefix_caching)
     cache.num_gpu_blocks = NUM_BLOCKS
@@ -150,13 +156,13 @@ def build_config(folder: Path, prefix_caching: bool) -> Any:
     )
 
 
-def build_scheduler(folder: Path, prefix_caching: bool, cls: type | None = None) -> Any:
+def build_scheduler(folder: Path, prefix_caching: bool, cls: type | None = None, threshold: int = 0) -> Any:
     """A scheduler of a class, vLLM's synchronous one by default, over one full-attention KV cache group."""
     torch = importlib.import_module("torch")
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
     structured = importlib.import_module("vllm.v1.structured_output")
-    vllm_config = build_config(folder, prefix_caching)
+    vllm_config = build_config(folder, prefix_caching, threshold)
     spec = interface.FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=4, head_size=16, dtype=torch.float32)
     return (cls or scheduler.Scheduler)(
         vllm_config=vllm_config,
@@ -171,7 +177,7 @@ def build_scheduler(folder: Path, prefix_caching: bool, cls: type | None = None)
     )
 
 
-def build_requests(count: int, prefix_caching: bool) -> list[Any]:
+def build_requests(count: int, prefix_caching: bool, prompt: int = PROMPT_TOKENS) -> list[Any]:
     """Requests whose prompts share no token, so that none finds another's prefix, and which never end by themselves."""
     hashing = importlib.import_module("vllm.utils.hashing")
     cache_utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
@@ -185,8 +191,8 @@ def build_requests(count: int, prefix_caching: bool) -> list[Any]:
     return [
         request_class(
             request_id=f"r{number}",
-            prompt_token_ids=list(range(number * PROMPT_TOKENS, (number + 1) * PROMPT_TOKENS)),
-            sampling_params=sampling_params(max_tokens=MAX_MODEL_LEN - PROMPT_TOKENS, ignore_eos=True),
+            prompt_token_ids=[token % 65_536 for token in range(number * prompt, (number + 1) * prompt)],
+            sampling_params=sampling_params(max_tokens=MAX_MODEL_LEN - prompt, ignore_eos=True),
             pooling_params=None,
             block_hasher=hasher,
         )
@@ -217,13 +223,13 @@ def run_prefills(scheduler: Any, decodes: int) -> None:
     raise RuntimeError(f"{decodes} prefills did not end in the steps that they should take")
 
 
-def timed_step(scheduler: Any, decodes: int, token: int) -> tuple[int, int]:
-    """One pure-decode step: nanoseconds of ``schedule()`` and of ``update_from_output()``."""
+def timed_step(scheduler: Any, count: int, token: int, each: int = 1) -> tuple[int, int]:
+    """One step of ``count`` requests with ``each`` tokens: nanoseconds of ``schedule()`` and its update."""
     start = time.perf_counter_ns()
     step = scheduler.schedule()
     schedule_ns = time.perf_counter_ns() - start
-    if len(step.num_scheduled_tokens) != decodes or step.total_num_scheduled_tokens != decodes:
-        raise RuntimeError(f"a step with {decodes} decodes scheduled {step.total_num_scheduled_tokens} tokens")
+    if len(step.num_scheduled_tokens) != count or step.total_num_scheduled_tokens != count * each:
+        raise RuntimeError(f"a step with {count} times {each} tokens scheduled {step.total_num_scheduled_tokens}")
     output = model_output(scheduler, step, token)
     start = time.perf_counter_ns()
     scheduler.update_from_output(step, output)
@@ -241,9 +247,6 @@ def measure(folder: Path, decodes: int, prefix_caching: bool, steps: int, warmup
         timed_step(scheduler, decodes, token)
     samples = [timed_step(scheduler, decodes, token) for token in range(warmup, warmup + steps)]
 
-    def median_us(values: list[int]) -> float:
-        return round(statistics.median(values) / 1000, 2)
-
     return Row(
         decodes=decodes,
         prefix_caching=prefix_caching,
@@ -253,6 +256,21 @@ def measure(folder: Path, decodes: int, prefix_caching: bool, steps: int, warmup
     )
 
 
+def measure_chunks(folder: Path, chunks: int, steps: int, warmup: int) -> dict[str, float]:
+    """The median of both calls' sum over ``steps`` steps of nothing but chunks."""
+    scheduler = build_scheduler(folder, False, threshold=CHUNK_TOKENS)
+    for request in build_requests(chunks, False, CHUNKED_PROMPT_TOKENS):
+        scheduler.add_request(request)
+    gc.collect()
+    samples = [timed_step(scheduler, chunks, 1, CHUNK_TOKENS) for _ in range(1 + warmup + steps)]
+    return {"chunks": chunks, "both_us": median_us([sum(sample) for sample in samples[1 + warmup :]])}
+
+
+def median_us(values: list[int]) -> float:
+    """The median in microseconds."""
+    return round(statistics.median(values) / 1000, 2)
+
+
 def measure_all(options: argparse.Namespace) -> dict[str, object]:
     """Every asked-for combination, in the order asked for."""
     vllm = load_vllm()
@@ -260,12 +278,12 @@ def measure_all(options: argparse.Namespace) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(STUB_CONFIG), encoding="utf-8")
-        rows = [
-            measure(folder, decodes, caching, options.steps, options.warmup)
+        rows = [measure_chunks(folder, chunks, options.steps, options.warmup) for chunks in options.chunks] or [
+            asdict(measure(folder, decodes, caching, options.steps, options.warmup))
             for caching in options.prefix_caching
             for decodes in options.decodes
         ]
-    return {"vllm": vllm.__version__, "rows": [asdict(row) for row in rows]}
+    return {"vllm": vllm.__version__, "rows": rows}
 
 
 def counts(text: str) -> list[int]:
@@ -288,6 +306,7 @@ def parse_options() -> argparse.Namespace:
     """The command line, refused where the KV blocks or the model length could not carry the run."""
     parser = argparse.ArgumentParser(prog="_vllm_peer.py", description="Time vLLM's scheduler on pure-decode steps.")
     parser.add_argument("--decodes", type=counts, default=[1, 64, 256, 1024], help="running decodes, as 1,64")
+    parser.add_argument("--chunks", type=counts, default=[], help="measure so many chunks instead, as 256,1024")
     parser.add_argument("--prefix-caching", type=switches, default=[False, True], help="off, on or off,on")
     parser.add_argument("--steps", type=int, default=200, help="measured steps")
     parser.add_argument("--warmup", type=int, default=50, help="unmeasured steps before them")

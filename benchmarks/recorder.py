@@ -79,7 +79,7 @@ def measure(decodes: int, steps: int, rounds: int, options: dict[str, int | bool
             raise RuntimeError("the trace could not be written")
         written = (_bytes(folder) - before) / (recorded.num_steps - first)
         report = check_trace([str(path) for path in Path(folder).iterdir()])
-    if report.exit_code:
+    if report.findings or not report.steps:
         raise RuntimeError("the trace of the benchmark does not hold")
     return Row(
         decodes, min(one for one, _ in both), min(other for _, other in both), written, report.steps / report.seconds

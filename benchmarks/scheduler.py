@@ -1,9 +1,11 @@
-"""Measure the reference scheduler on pure-decode steps, beside vLLM's own, and what it costs to check a scheduler.
+"""Measure the reference scheduler's steps, beside those of vLLM's own, and what it costs to check a scheduler.
 
-Three figures, none of which needs a GPU or a model:
+Four figures, none of which needs a GPU or a model:
 
     scheduler   median microseconds of `schedule()` and `update()` while n requests decode, prefix caching off and on;
                 with --vllm-python beside those of vLLM's Scheduler (`_vllm_peer.py`), in the same run
+    chunks      the same while n prompts are computed in chunks, also beside a scheduler that counts the decodes behind
+                each chunk anew (`_chunks.py`)
     monitor     what watching every step adds
     search      checked steps per second of the audit's exhaustive search
 
@@ -22,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks._chunks import CHUNK_STEPS, CHUNK_WARMUP, ChunkRow, Recounts, measure_chunks
 from benchmarks._measure import (
     BLOCK_SIZE,
     FULL,
@@ -40,6 +43,7 @@ from benchmarks._measure import (
     measure_watch,
 )
 from benchmarks._report import Row, as_json, machine, show
+from onbeat_reference import Scheduler
 
 PEER = Path(__file__).with_name("_vllm_peer.py")
 
@@ -76,6 +80,16 @@ class Peer:
         self.version = report["vllm"]
         rows = {Shape(row["decodes"], row["prefix_caching"]): row for row in report["rows"]}
         return [Times(*(rows[shape][name] for name in Times._fields)) for shape in shapes]
+
+    def measure_chunks(self, chunks: Sequence[int]) -> list[float]:
+        """Measure steps of so many chunks, in one process; return the medians of both calls.
+
+        Raises:
+            PeerError: as `measure`.
+        """
+        numbers = ",".join(map(str, chunks))
+        rows = self._run(f"--chunks={numbers}", f"--steps={CHUNK_STEPS}", f"--warmup={CHUNK_WARMUP}")["rows"]
+        return [next(row["both_us"] for row in rows if row["chunks"] == number) for number in chunks]
 
     def _run(self, *arguments: str) -> dict[str, Any]:
         try:
@@ -116,6 +130,25 @@ def measure_rows(
     return [Row(*columns) for columns in zip(shapes, quietest(ours), others, quietest(watching), strict=True)]
 
 
+def measure_chunk_rows(
+    chunks: Sequence[int], rounds: int, peer: Peer | None, progress: Callable[[str], object]
+) -> list[ChunkRow]:
+    """Measure steps of chunks, the sides one after the other in each round; the quietest round counts for each."""
+    sides: list[Callable[[], list[float]]] = [
+        lambda: [measure_chunks(Scheduler, number) for number in chunks],
+        lambda: [measure_chunks(Recounts, number) for number in chunks],
+    ]
+    if peer is not None:
+        sides.append(lambda: peer.measure_chunks(chunks))
+    measured: list[list[list[float]]] = []
+    for index in range(rounds):
+        progress(f"round {index + 1} of {rounds}: chunks")
+        measured.append([side() for side in sides])
+    best = [[min(values) for values in zip(*side, strict=True)] for side in zip(*measured, strict=True)]
+    theirs = best[2] if peer is not None else [None] * len(chunks)
+    return [ChunkRow(*columns) for columns in zip(chunks, best[0], best[1], theirs, strict=True)]
+
+
 def quietest(rounds: Sequence[Sequence[T]]) -> list[T]:
     """Return for each shape what its least disturbed round gave."""
     return [min(measured, key=sum) for measured in zip(*rounds, strict=True)]
@@ -147,6 +180,7 @@ def parse_options(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, 
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="scheduler.py", description="Measure the scheduler, its monitor, the search.")
     parser.add_argument("--decodes", type=counts, default=[1, 64, 256, 1024], help="running decodes, as 1,64")
+    parser.add_argument("--chunks", type=counts, default=[256, 1024], help="running chunks, as 256,1024")
     parser.add_argument(
         "--vllm-python",
         metavar="PATH",
@@ -180,15 +214,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         rows = measure_rows(shapes, effort, peer, progress)
+        chunk_rows = measure_chunk_rows(options.chunks, effort.rounds, peer, progress)
     except PeerError as error:
         progress(f"scheduler.py: error: {error}")
         return 2
     progress("search")
     search = measure_search(effort.operations)
     vllm = None if peer is None else peer.version
-    show(rows, vllm, search)
+    show(rows, chunk_rows, vllm, search)
     if options.json is not None:
-        report = as_json(rows, vllm, search, effort)
+        report = as_json(rows, chunk_rows, vllm, search, effort)
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
 

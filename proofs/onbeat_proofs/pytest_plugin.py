@@ -11,6 +11,7 @@ or without any file: `pytest --onbeat-scheduler package.module:Mine`. The audit 
 of its tests asks for it; until then nothing else of Onbeat is imported.
 """
 
+import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from inspect import getattr_static, isfunction, signature
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from onbeat_proofs.audit.reports.verdicts import CheckResult
 
 BUDGETS = ("quick", "standard", "deep")
-OPTIONS = ("policy", "budget", "seed")
+OPTIONS = ("policy", "budget", "seed", "own")
 
 
 class SchedulerContract:
@@ -41,6 +42,8 @@ class SchedulerContract:
     """The policy that it is given or should keep: a built-in one, module:Class, file.py:Class, or its family's."""
     budget: ClassVar[Literal["quick", "standard", "deep"]] = "quick"
     seed: ClassVar[int] = 0
+    own: ClassVar[bool] = False
+    """Set apart the violations that the class inherits: those whose run violates the same on its base. Skipped."""
     allow_vacuous: ClassVar[Collection[str]] = ()
     """Ids of invariants that need not be put to the test."""
     deliberate: ClassVar[Mapping[str, str]] = {}
@@ -76,6 +79,7 @@ class AuditTarget(NamedTuple):
     policy: str = "auto"
     budget: Any = "quick"
     seed: int = 0
+    own: bool = False
     allow_vacuous: Collection[str] = ()
     deliberate: Mapping[str, str] = {}
 
@@ -93,6 +97,8 @@ class Audited:
             pytest.fail(self._refused, pytrace=False)
         if id == "signature" and not isinstance(self.target.scheduler, type) and not self._checks[id].problems:
             pytest.skip("the scheduler is made by a function: there is no class to compare with the base")
+        if id is not None and id in self._not_asked:
+            pytest.skip(f"{id}: {self._not_asked[id]}")
         if id == "suite" and id not in self._checks:
             pytest.skip("the conformance suite has no scenario for this class and its policy")
         if id is not None:
@@ -108,9 +114,12 @@ class Audited:
         accepted = [check for check in checks if check.verdict == "violated"]
         if accepted:
             pytest.xfail("; ".join(f"deliberate: {self.target.deliberate[check.id]}" for check in accepted))
-        vacuous = [check for check in checks if check.verdict == "vacuous"]
-        if vacuous:
-            pytest.skip("; ".join(f"{check.id}: {check.reason}" for check in vacuous))
+        skipped = [check for check in checks if check.verdict in ("vacuous", "inherited")]
+        if skipped:
+            pytest.skip("; ".join(f"{check.id}: {check.reason}" for check in skipped))
+        warned = [check.reason for check in checks if check.verdict == "holds" and check.reason]
+        if warned:
+            sys.stdout.write("\n".join(warned) + "\n")  # pytest shows it where it is asked for output
 
     def _failure(self, check: "CheckResult") -> str | None:
         """Return why a check fails its test; None: it does not."""
@@ -126,7 +135,7 @@ class Audited:
         return f"{check.id}: {check.reason}" if check.verdict == "undecided" else None
 
     @cached_property
-    def _outcome(self) -> "tuple[dict[str, CheckResult], str | None]":
+    def _outcome(self) -> "_Outcome":
         from onbeat_proofs.audit.reports.verdicts import checks_of
         from onbeat_proofs.audit.run import audit
         from onbeat_proofs.foreign.watchdog import GUARD, Guard
@@ -135,24 +144,38 @@ class Audited:
         target = self.target
         token = GUARD.set(Guard())  # a call that hangs is cut off; the process is pytest's own
         try:
-            report = audit(target.scheduler, target.policy, target.budget, target.seed, name=target.name)
+            report = audit(
+                target.scheduler, target.policy, target.budget, target.seed, name=target.name, own=target.own
+            )
         except OnbeatError as error:
-            return {}, f"{target.name} cannot be audited: {error}"
+            return _Outcome({}, {}, f"{target.name} cannot be audited: {error}")
         finally:
             GUARD.reset(token)
         checks = {check.id: check for check in checks_of(report)}
-        unknown = sorted({*target.allow_vacuous, *target.deliberate} - checks.keys())
+        unknown = sorted({*target.allow_vacuous, *target.deliberate} - checks.keys() - report.not_asked.keys())
         if unknown:
-            return {}, f"{', '.join(unknown)}: no such check; there are {', '.join(checks)}"
-        return checks, None
+            return _Outcome({}, {}, f"{', '.join(unknown)}: no such check; there are {', '.join(checks)}")
+        return _Outcome(checks, report.not_asked)
 
     @property
-    def _checks(self) -> "dict[str, CheckResult]":
-        return self._outcome[0]
+    def _checks(self) -> "Mapping[str, CheckResult]":
+        return self._outcome.checks
+
+    @property
+    def _not_asked(self) -> Mapping[str, str]:
+        return self._outcome.not_asked
 
     @property
     def _refused(self) -> str | None:
-        return self._outcome[1]
+        return self._outcome.refused
+
+
+class _Outcome(NamedTuple):
+    """What came of an audit: its checks, and invariants that the class is not asked about, and why; or no audit."""
+
+    checks: "Mapping[str, CheckResult]"
+    not_asked: Mapping[str, str]
+    refused: str | None = None
 
 
 def invariants() -> Sequence[str]:
@@ -185,7 +208,9 @@ def onbeat_audit(request: pytest.FixtureRequest) -> Audited:
         raise pytest.UsageError("onbeat_audit is for subclasses of onbeat_proofs.pytest_plugin.SchedulerContract")
     name = f"{cls.__module__}:{cls.__qualname__}"
     return Audited(
-        AuditTarget(_factory(cls, name), name, cls.policy, cls.budget, cls.seed, cls.allow_vacuous, cls.deliberate)
+        AuditTarget(
+            _factory(cls, name), name, cls.policy, cls.budget, cls.seed, cls.own, cls.allow_vacuous, cls.deliberate
+        )
     )
 
 
@@ -239,6 +264,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--onbeat-budget", choices=BUDGETS, help="how much is explored (default: quick)")
     group.addoption("--onbeat-seed", type=int, metavar="SEED", help="seed of the random histories (default: 0)")
+    group.addoption(
+        "--onbeat-own",
+        action="store_true",
+        default=None,
+        help="set apart the violations that it inherits: those whose run violates the same on its base",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -40,10 +40,10 @@ class CountingPool:
     def attach(self, request: Request) -> None:
         """Give a request the cached blocks of its latest match."""
 
-    def reserve(self, request: Request) -> None:
-        """Promise a request the blocks it still needs for all its known tokens."""
+    def reserve(self, request: Request, num_tokens: int) -> None:
+        """Promise a request the blocks it still needs to hold `num_tokens` tokens."""
         self.promised -= request.reserved
-        request.reserved = self.blocks_for(request.num_tokens) - request.num_blocks
+        request.reserved = self.blocks_for(num_tokens) - request.num_blocks
         self.promised += request.reserved
 
     def grow(self, request: Request, num_tokens: int) -> bool:

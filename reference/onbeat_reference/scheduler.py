@@ -5,6 +5,7 @@ not been served yet, and nothing that a step gave out ever has to be taken back 
 """
 
 from bisect import insort
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from onbeat_reference.lifecycle import InFlight, Lifecycle
@@ -78,6 +79,7 @@ class Scheduler(Lifecycle):
         cap, block_size = self.config.prefill_cap, self.config.block_size
         held: list[Request] = []
         owed_then: list[int] = []
+        behind: deque[Request] | None = None  # filled at the first chunk: most steps have none
         for position, request in enumerate(requests):
             if request.place is not RUNNING or not runnable(request, now):
                 continue
@@ -85,8 +87,14 @@ class Scheduler(Lifecycle):
             prefill = not is_decode(work)
             budget, due = step.budget, 0
             if prefill:
-                due = self._owed(requests[position + 1 :], now) if owed is None else owed[position]
+                if owed is not None:
+                    due = owed[position]
+                else:
+                    behind = self._decodes(requests[position + 1 :], now) if behind is None else behind
+                    due = self._owed(behind, now)
                 budget = policy.chunk_budget(budget=budget, owed=due)
+            elif behind:
+                behind.popleft()
             if hold and policy.holds_running(work):
                 held.append(request)
                 owed_then.append(due)
@@ -101,9 +109,19 @@ class Scheduler(Lifecycle):
             give(flight, request, work, tokens, prefill)
         return held, owed_then
 
-    def _owed(self, requests: Iterable[Request], now: int) -> int:
-        """Tokens that the decodes among these running requests are due in this step."""
-        return sum(1 for r in requests if r.place is Place.RUNNING and runnable(r, now) and is_decode(local_work(r)))
+    def _decodes(self, requests: Iterable[Request], now: int) -> deque[Request]:
+        """Return the decodes among these running requests that may run, in order: each is due one token."""
+        return deque([r for r in requests if r.place is RUNNING and runnable(r, now) and is_decode(local_work(r))])
+
+    def _owed(self, behind: deque[Request], now: int) -> int:
+        """Tokens that the decodes behind a chunk are due.
+
+        Whoever has been preempted, or sits out, since they were listed is dropped. Victims are taken from the end of
+        the running list, so these stand at the end.
+        """
+        while behind and not (behind[-1].place is RUNNING and runnable(behind[-1], now)):
+            behind.pop()
+        return len(behind)
 
     def _make_room(self, step: Step, request: Request, num_tokens: int) -> bool:
         """Grow a running request to `num_tokens`, preempting the worst after it; False: it was itself the victim."""
@@ -147,14 +165,15 @@ class Scheduler(Lifecycle):
         flight.sampling.append(request)
 
     def _serve_drafts(self, flight: InFlight) -> None:
-        """Give draft tokens what is left of the budget and, beside all promises, of the pool."""
+        """Give draft tokens what is left of the budget and, beside what others were promised, of the pool."""
         step, pool, block_size = flight.step, self.pool, self.config.block_size
         for request in flight.sampling:
             drafts = self.policy.grant(work=request.num_drafts, budget=step.budget, cap=request.num_drafts)
             request.num_drafts = 0
             slots = request.num_blocks * block_size - request.num_computed
             more = pool.blocks_for(request.num_computed + drafts) - request.num_blocks
-            if drafts > slots and not self.policy.fits_whole(needed=more, free=pool.free, promised=pool.promised):
+            others = pool.promised - request.reserved
+            if drafts > slots and not self.policy.fits_whole(needed=more, free=pool.free, promised=others):
                 drafts = slots
             if drafts > 0 and pool.grow(request, request.num_computed + drafts):
                 request.num_computed += drafts
@@ -166,8 +185,15 @@ class Scheduler(Lifecycle):
     # --- Admission ---------------------------------------------------------------------------------------------------
 
     def _scan(self, flight: InFlight, requests: Sequence[Request], hold: bool) -> None:
-        """Offer admission to waiting requests, in order."""
+        """Offer admission to waiting requests, in order.
+
+        The first that lacks a slot or blocks ends the scan for all without blocks. One that lacks only tokens ends it
+        for all but remote loads: a load behind it starts if slots and blocks are left, beside its own, for everybody
+        who was passed over so. Who was passed over by a hold keeps nothing free.
+        """
         step = flight.step
+        slots = blocks = 0  # kept for those that lack only tokens
+        goes_on: bool | None = None  # once the budget is used up; asked once, since it looks at everybody
         for request in requests:
             if step.scan_over and not self._holders:
                 break
@@ -188,28 +214,54 @@ class Scheduler(Lifecycle):
                 step.held.append(request.id)
                 if not self.policy.scans_past_held():
                     break
-            elif not self._has_room(request) or not (loads or step.budget > 0):
+                continue
+            needed = self._needs(request, loads or external > 0)
+            if not self._has_room(request, needed, slots, blocks):
                 step.scan_over = True
             elif loads:
                 self._start_load(step, request)
-            else:
+            elif step.budget > 0:
                 self._admit(flight, request, at_hand, external)
+            else:
+                goes_on = self._scans_past_spent(requests) if goes_on is None else goes_on
+                if not goes_on:
+                    step.scan_over = True
+                elif request.num_blocks == 0:
+                    slots, blocks = slots + 1, blocks + needed
 
-    def _has_room(self, request: Request) -> bool:
-        """Whether a waiting request has a slot and, beside all promises, blocks for all its known tokens."""
-        pool = self.pool
-        if request.num_blocks == 0 and self.num_slots >= self.config.max_num_seqs:
+    def _scans_past_spent(self, requests: Sequence[Request]) -> bool:
+        """Whether the scan goes on once the budget is used up: for loads, if there is any to start."""
+        return self.policy.scans_past_spent() and any(r.remote_tokens > 0 and not r.sync_load for r in requests)
+
+    def _needs(self, request: Request, loads: bool) -> int:
+        """Blocks that a waiting request still needs for all that it reserves; once landed, those it was promised."""
+        if request.num_blocks > 0:
+            return request.reserved
+        return self.pool.need(request, self._reserves(request, loads))
+
+    def _has_room(self, request: Request, needed: int, slots: int, blocks: int) -> bool:
+        """Whether a waiting request has a slot and, beside all promises, blocks.
+
+        Args:
+            needed: what it `_needs`.
+            slots: slots that others in front of it are kept; blocks: blocks likewise.
+        """
+        if request.num_blocks == 0 and self.num_slots + slots >= self.config.max_num_seqs:
             return False
-        return self.policy.fits_whole(
-            needed=pool.need(request, request.num_tokens), free=pool.free, promised=pool.promised - request.reserved
-        )
+        others = self.pool.promised - request.reserved + blocks
+        return self.policy.fits_whole(needed=needed, free=self.pool.free, promised=others)
+
+    def _reserves(self, request: Request, loads: bool) -> int:
+        """Tokens that a request is promised blocks for, if it is let in now."""
+        drafts = self.config.num_draft_tokens
+        return self.policy.reserves(known=request.num_tokens, limit=request.limit, drafts=drafts, loads=loads)
 
     def _start_load(self, step: Step, request: Request) -> None:
         """Begin an async remote load into blocks of the request's own; it costs no tokens (B60, B64)."""
         self.waiting.remove(request)
         self.pool.attach(request)
         self.pool.grow(request, request.remote_tokens)
-        self.pool.reserve(request)
+        self.pool.reserve(request, self._reserves(request, True))
         request.external, request.remote_tokens = request.remote_tokens, 0
         if self.config.remote_load_timeout:
             request.load_deadline = step.index + self.config.remote_load_timeout
@@ -220,7 +272,8 @@ class Scheduler(Lifecycle):
     def _admit(self, flight: InFlight, request: Request, at_hand: int, external: int) -> None:
         """Move a waiting request that fits to the running list and give it its first tokens."""
         self.waiting.remove(request)
-        if request.num_blocks > 0:
+        landed = request.num_blocks > 0
+        if landed:
             self._holders -= 1
             flight.step.resumed.append(request.id)
         self.pool.attach(request)
@@ -232,7 +285,8 @@ class Scheduler(Lifecycle):
         work = local_work(request)
         tokens = self.policy.grant(work=work, budget=flight.step.budget, cap=self.config.prefill_cap)
         self.pool.grow(request, at_hand + tokens)
-        self.pool.reserve(request)
+        if not landed:  # else the promise that it loaded with stands
+            self.pool.reserve(request, self._reserves(request, external > 0))
         request.place = Place.RUNNING
         insort(self.running, request, key=self._key)
         flight.step.admitted.append(request.id)

@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Literal, TypeVar
 
 from onbeat_spec.config import Config
+from onbeat_spec.protocol.facts import EventRead, FrontCall
 from onbeat_spec.records import Facts, GroupStep, State
 
-Scope = Literal["state", "step", "runs", "history", "group"]
+Scope = Literal["state", "step", "runs", "history", "group", "call", "read"]
 Pair = Literal["throttle", "feature", "beat"]
 """Which two runs from one state are compared: the throttled step with the unthrottled one, that with a step of a
 scheduler without the feature, or the step on a beat with the unthrottled one."""
@@ -22,6 +23,8 @@ StepPredicate = Callable[[Facts], Verdict]
 RunsPredicate = Callable[[Facts, Facts], Verdict]
 """Takes the step as it was, and the step that the same state would have seen without the throttle."""
 GroupPredicate = Callable[[GroupStep], Verdict]
+CallPredicate = Callable[[FrontCall], Verdict]
+ReadPredicate = Callable[[EventRead], Verdict]
 Witness = Callable[[Facts, Facts], bool]
 """Takes a throttled step and the unthrottled one from the same state."""
 F = TypeVar("F", bound=Callable[..., object])
@@ -151,6 +154,10 @@ class Invariant:
     """A class for what has to be remembered from step to step, or a function for one event of the monitor."""
     group: GroupPredicate | None = None
     """Reads one lock step of all ranks."""
+    call: CallPredicate | None = None
+    """Reads one call of a group's front end: who has to be told, and what the front end takes the group for."""
+    read: ReadPredicate | None = None
+    """Reads one event as a rank has read it: what it has to leave there."""
     scopes: list[Scope] = field(default_factory=list)
 
     def over(self, scope: Scope) -> Callable[[F], F]:

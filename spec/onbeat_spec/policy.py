@@ -114,15 +114,42 @@ class Policy:
         """Whether the scan goes on behind a held request."""
         return True
 
+    def scans_past_spent(self) -> bool:
+        """Whether the scan goes on, once the budget is used up, for remote loads: to start one costs no tokens.
+
+        Who lacks only tokens is overtaken in nothing that it needs: slots and blocks for all of them are kept free.
+        """
+        return True
+
     def fits_whole(self, *, needed: int, free: int, promised: int) -> bool:
-        """Whether a request's whole known sequence fits beside what others were promised (B46, B60, B113).
+        """Whether what a request reserves fits beside what others were promised (B46, B60, B113).
 
         Args:
-            needed: blocks it still needs for all its known tokens.
+            needed: blocks it still needs for the tokens that it `reserves`.
             free: blocks in the pool that nobody holds.
             promised: blocks promised to other requests.
         """
         return needed + promised <= free
+
+    def reserves(self, *, known: int, limit: int, drafts: int, loads: bool) -> int:
+        """Tokens that a request is promised blocks for when it is let in (B46, B60).
+
+        All that it knows. One that loads is promised its first decode step too, drafts included: preempted there, it
+        would lose the KV that was just transferred. Never more than it can use: its last token needs no KV, so what
+        fits the pool alone is always let in (B44).
+
+        Args:
+            known: tokens known.
+            limit: most tokens that it may ever know, more than `known`.
+            drafts: most draft tokens of a step.
+            loads: its KV, or part of it, comes from a remote store in this allocation.
+        """
+        tokens = known
+        if loads:
+            tokens = known + 1 + drafts
+            if tokens > limit - 1:
+                tokens = limit - 1
+        return tokens
 
     # 5. The saturation flag.
 
@@ -159,6 +186,10 @@ class PullRequest44558(Policy):
 
     def scans_past_held(self) -> bool:
         """The scan stops at the first held request."""
+        return False
+
+    def scans_past_spent(self) -> bool:
+        """The scan stops at the first request that lacks tokens."""
         return False
 
     def saturated(self, *, backlog: bool, waiting: bool) -> bool:

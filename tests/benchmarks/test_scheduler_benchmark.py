@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import _measure, _vllm_peer, scheduler
+from benchmarks import _chunks, _measure, _vllm_peer, scheduler
 from benchmarks._measure import Search
 
-TINY = ["--quick", "--decodes=1,3", "--rounds=1", "--steps=8", "--warmup=1"]
+TINY = ["--quick", "--decodes=1,3", "--chunks=2,5", "--rounds=1", "--steps=8", "--warmup=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,9 @@ def stand_in(folder: Path, text: str) -> str:
 
 MEASURES = """
 shape = dict(argument[2:].split("=") for argument in sys.argv[2:])
+if shape == {"chunks": "2,5", "steps": "20", "warmup": "4"}:
+    print(json.dumps({"vllm": "9.9.9", "rows": [{"chunks": n, "both_us": 1000.0 * n} for n in (2, 5)]}))
+    sys.exit()
 assert shape == {"decodes": "1,3", "prefix-caching": "off,on", "steps": "8", "warmup": "1"}, shape
 times = {"schedule_us": 1000.0, "update_us": 500.0, "both_us": 1500.0}
 rows = [{"decodes": n, "prefix_caching": on, **times} for on in (False, True) for n in (1, 3)]
@@ -57,6 +60,10 @@ def test_it_runs_without_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         monitor = row["monitor"]
         assert monitor["step_us"] > 0
         assert monitor["share_percent"] == pytest.approx(100 * monitor["average_us"] / row["onbeat"]["both_us"])
+    assert [row["chunks"] for row in result["chunks"]] == [2, 5]
+    for row in result["chunks"]:
+        assert row["cheaper"] == pytest.approx(row["recounts_us"] / row["onbeat_us"])
+        assert row["vllm_us"] is row["ratio"] is None
     assert result["search"]["steps"] > 0
     assert "give --vllm-python PATH or set ONBEAT_VLLM_PYTHON" in output.out
     assert "checked steps" in output.out
@@ -72,6 +79,9 @@ def test_vllm_gets_the_same_shape(
     for row in result["rows"]:
         assert row["vllm"]["both_us"] == 1500
         assert row["ratio"] == pytest.approx(1500 / row["onbeat"]["both_us"])
+    for row in result["chunks"]:
+        assert row["vllm_us"] == 1000 * row["chunks"]
+        assert row["ratio"] == pytest.approx(row["vllm_us"] / row["onbeat_us"])
     assert "9.9.9" in capsys.readouterr().out
 
 
@@ -106,3 +116,14 @@ def test_what_cannot_be_measured_is_refused(arguments: list[str]) -> None:
 )
 def test_both_sides_have_one_shape(name: str) -> None:
     assert getattr(_measure, name) == getattr(_vllm_peer, name)
+
+
+@pytest.mark.parametrize("name", ["CHUNK_TOKENS", "CHUNKED_PROMPT_TOKENS"])
+def test_both_sides_have_one_load_of_chunks(name: str) -> None:
+    assert getattr(_chunks, name) == getattr(_vllm_peer, name)
+
+
+def test_prompts_are_longer_than_the_chunks_of_all_steps() -> None:
+    steps = 1 + _chunks.CHUNK_WARMUP + _chunks.CHUNK_STEPS
+    assert steps * _chunks.CHUNK_TOKENS < _chunks.CHUNKED_PROMPT_TOKENS
+    assert _measure.MAX_SEQS * _chunks.CHUNKED_PROMPT_TOKENS < _measure.NUM_BLOCKS * _measure.BLOCK_SIZE

@@ -219,6 +219,48 @@ class TestIt(Shared): ...
     assert all(line.startswith("test_mine.py::TestIt::") for line in collected)
 
 
+MISFIT = """
+from onbeat_proofs.audit import adapters, run
+from onbeat_proofs.audit.static.signature import Misfit
+
+class Adapter(adapters.ReferenceAdapter):
+    def misfits(self, cls):
+        return [Misfit("Right", "class is sync", False, warning=True)]
+
+    def lacks(self):
+        return {"load-bounded": "a remote load has no deadline here"}
+
+run.adapter_for = lambda cls: Adapter()
+"""
+"""A family that is not asked about an invariant, and a class with a warning."""
+
+
+def test_what_a_family_is_not_asked_about_is_skipped_and_a_warning_fails_nobody(run: Run) -> None:
+    run.pytester.makepyfile(conftest=SMALL + MISFIT)
+    test = "class TestMine(SchedulerContract):\n    scheduler, allow_vacuous = mine.Right, ['load-bounded']\n"
+    result = run("-rsP", "-k", "signature or load-bounded or one-place", test=test)
+    result.assert_outcomes(passed=2, skipped=1, deselected=ALL - 3)
+    result.stdout.fnmatch_lines(
+        ["warning: Right: class is sync", "SKIPPED*load-bounded: a remote load has no deadline here"]
+    )
+
+
+def test_what_a_class_inherits_is_set_apart(run: Run) -> None:
+    """The base is what an adapter says; here a class with the same fault."""
+    base = "adapters.ReferenceAdapter.base = lambda self, cls: __import__('mine').OneTooMany\n"
+    run.pytester.makepyfile(conftest=f"{SMALL}\nfrom onbeat_proofs.audit import adapters\n{base}")
+    test = """
+class TestTheSame(SchedulerContract):
+    scheduler, own = type("TheSame", (mine.OneTooMany,), {}), True
+
+class TestItself(SchedulerContract):
+    scheduler = mine.OneTooMany
+"""
+    result = run("-rs", "-k", "slots", test=test)
+    result.assert_outcomes(failed=1, skipped=1, deselected=2 * ALL - 2)
+    result.stdout.fnmatch_lines(["SKIPPED*slots: violated in * were tried on the base, and violate it too"])
+
+
 # --- A class named on the command line -------------------------------------------------------------------------------
 
 
@@ -245,16 +287,16 @@ def test_the_options_reach_the_audit(run: Run) -> None:
 from onbeat_proofs.audit import run
 from onbeat_spec.errors import NotAScheduler
 
-def told(*args, name):
-    raise NotAScheduler(f"{args} {name}")
+def told(*args, name, own):
+    raise NotAScheduler(f"{args} {name} {own}")
 run.audit = told
 """
     run.pytester.makepyfile(conftest=stub)
-    options = ["--onbeat-policy", "pr44558", "--onbeat-budget", "deep", "--onbeat-seed", "3"]
+    options = ["--onbeat-policy", "pr44558", "--onbeat-budget", "deep", "--onbeat-seed", "3", "--onbeat-own"]
     result = run("--onbeat-scheduler", "mine:Right", *options, "-k", "budget")
     result.assert_outcomes(failed=1, deselected=ALL - 1)
     result.stdout.fnmatch_lines(
-        ["mine:Right cannot be audited: (<class 'mine.Right'>, 'pr44558', 'deep', 3) mine:Right"]
+        ["mine:Right cannot be audited: (<class 'mine.Right'>, 'pr44558', 'deep', 3) mine:Right True"]
     )
 
 

@@ -23,7 +23,7 @@ def call(pool: CountingPool, requests: list[Request], what: str, who: int, numbe
             if answer:
                 each.num_computed = max(each.num_computed, min(number, each.num_tokens))
         case "reserve":
-            pool.reserve(each)
+            pool.reserve(each, each.num_tokens)
         case "release":
             answer = pool.releasable(each), pool.release(each)
             each.num_computed = 0
@@ -104,7 +104,7 @@ class World:
         each.num_computed = found
         assert self.compute(each, end - found)
         assert free - pool.free == need
-        pool.reserve(each)
+        pool.reserve(each, each.num_tokens)
 
     def compute(self, each: Request, tokens: int) -> bool:
         """Grow and fill the blocks; see whose blocks were taken."""

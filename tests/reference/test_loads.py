@@ -1,6 +1,7 @@
 """Remote KV loads: beforehand, within the step, late, and never."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
@@ -27,7 +28,7 @@ from tests.reference.helpers import (
 def test_a_load_takes_its_blocks_and_promises_the_rest() -> None:
     made, r = parked()
     assert (r.place, ids(made.parked), r.external, r.remote_tokens) == (Place.PARKED, ["r"], 8, 0)
-    assert (r.num_blocks, r.reserved, r.num_computed, made.num_slots) == (2, 1, 0, 1)
+    assert (r.num_blocks, r.reserved, r.num_computed, made.num_slots) == (2, 2, 0, 1)
     assert turn(made).scheduled == {}
 
 
@@ -93,8 +94,42 @@ def test_a_load_needs_a_slot() -> None:
 
 @pytest.mark.parametrize(("num_blocks", "loads"), [(4, False), (5, True)])
 def test_a_load_needs_room_for_the_whole_request(num_blocks: int, loads: bool) -> None:
-    made = scheduler(request("a", 8), request("r", 12, remote=4), num_blocks=num_blocks)
+    made = scheduler(request("a", 8), request("r", 11, remote=4), num_blocks=num_blocks)
     assert turn(made).loading == (["r"] if loads else [])
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "drafts", "blocks"),
+    [
+        (1, 3, 3),  # it ends with its first token, and decodes never
+        (2, 0, 4),
+        (9, 3, 4),
+        (9, 4, 5),  # a token and four drafts
+        (5, 4, 4),  # as far as it may go: 16 of 17 tokens have KV
+    ],
+)
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_load_needs_room_for_its_first_decode_step(
+    mode: Literal["async", "sync"], max_tokens: int, drafts: int, blocks: int
+) -> None:
+    for num_blocks, comes in ((blocks + 1, False), (blocks + 2, True)):
+        r = request("r", 12, max_tokens, remote=8, mode=mode)
+        made = scheduler(request("a", 8), r, num_blocks=num_blocks, num_draft_tokens=drafts)
+        made.schedule()
+        assert (r.place is not Place.WAITING) == comes
+        assert not comes or r.num_blocks + r.reserved == blocks
+
+
+def test_drafts_use_the_promise_of_their_own_request() -> None:
+    """Three blocks are free and promised: two to the request that drafts, one to a load, which keeps it."""
+    r, b = request("r", 8, 9, remote=8), request("b", 4, 2, remote=4)
+    made = scheduler(r, b, num_blocks=6, num_draft_tokens=4)
+    turn(made)
+    made.load_finished(r)
+    turn(made, drafts={"r": 4})
+    assert (made.pool.free, r.reserved, b.reserved) == (3, 2, 1)
+    assert turn(made).drafts == {"r": 4}
+    assert (made.pool.free, r.reserved, b.reserved) == (1, 0, 1)
 
 
 def test_what_is_cached_is_not_loaded() -> None:

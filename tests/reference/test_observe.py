@@ -46,7 +46,7 @@ def test_the_sums() -> None:
     seen = observe(crowd())
     assert (seen.num_running, seen.num_loading, seen.num_slots, seen.in_flight) == (4, 2, 5, 1)
     assert (seen.held, seen.held_by_running, seen.free) == (2 + 2 + 3 + 3 + 2 + 2, 2 + 2 + 3 + 3, 86)
-    assert (seen.promised, seen.saturated) == (1 + 1, False)
+    assert (seen.promised, seen.saturated) == (2 + 1 + 2, False)
 
 
 def test_a_landed_request_holds_its_slot() -> None:

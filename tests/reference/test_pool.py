@@ -48,7 +48,7 @@ def test_growing_is_all_or_nothing() -> None:
     pool, a, b = CountingPool(6, 4), request("a", 40), request("b", 4)
     pool.grow(b, 4)
     pool.grow(a, 4)
-    pool.reserve(a)
+    pool.reserve(a, a.num_tokens)
     before = counts(pool, a, b)
     assert not pool.grow(a, 24)
     assert counts(pool, a, b) == before == (4, 9, 1, 9, 1, 0)
@@ -70,16 +70,16 @@ def test_a_full_pool_grows_nobody_who_needs_a_block() -> None:
 def test_a_promise_is_for_all_known_tokens_not_yet_held() -> None:
     pool, a = CountingPool(10, 4), request("a", 17)
     pool.grow(a, 4)
-    pool.reserve(a)
+    pool.reserve(a, a.num_tokens)
     assert counts(pool, a) == (9, 4, 1, 4)
-    pool.reserve(a)  # again: the promise is made anew, not twice
+    pool.reserve(a, a.num_tokens)  # again: the promise is made anew, not twice
     assert counts(pool, a) == (9, 4, 1, 4)
 
 
 def test_growth_uses_up_the_promise_first() -> None:
     pool, a = CountingPool(10, 4), request("a", 12)
     pool.grow(a, 4)
-    pool.reserve(a)
+    pool.reserve(a, a.num_tokens)
     pool.grow(a, 8)
     assert counts(pool, a) == (8, 1, 2, 1)
     pool.grow(a, 20)  # three more, one of them promised
@@ -90,7 +90,7 @@ def test_a_promise_binds_admission_only() -> None:
     """The growth of one may use what another was promised."""
     pool, a, b = CountingPool(4, 4), request("a", 12), request("b", 12)
     pool.grow(a, 4)
-    pool.reserve(a)
+    pool.reserve(a, a.num_tokens)
     assert pool.grow(b, 12)
     assert counts(pool, a, b) == (0, 2, 1, 2, 3, 0)
 
@@ -109,7 +109,7 @@ def test_releasing_returns_blocks_and_promises() -> None:
     pool, a, b = CountingPool(10, 4), request("a", 20), request("b", 12)
     for each in (a, b):
         pool.grow(each, 8)
-        pool.reserve(each)
+        pool.reserve(each, each.num_tokens)
     assert counts(pool, a, b) == (6, 4, 2, 3, 2, 1)
     assert pool.releasable(a) == 2
     assert pool.release(a) == 2
@@ -162,7 +162,7 @@ def test_blocks_and_promises_add_up(num_blocks: int, block_size: int, calls: lis
             else:
                 assert (each.num_blocks, each.reserved) == (held + missing, max(0, reserved - missing))
         elif call == "reserve":
-            pool.reserve(each)
+            pool.reserve(each, each.num_tokens)
             assert (each.num_blocks, each.reserved) == (held, -(-40 // block_size) - held)
         else:
             assert pool.release(each) == held

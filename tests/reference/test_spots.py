@@ -4,7 +4,7 @@ from onbeat_reference import BlockPool, Request, Scheduler
 from onbeat_reference.pool import CountingPool
 from onbeat_reference.watch import Watch
 from onbeat_spec.config import Config
-from onbeat_spec.records import Place, Step
+from onbeat_spec.records import Step
 from tests.reference.helpers import request, scheduler
 
 
@@ -20,11 +20,18 @@ def test_a_scheduler_starts_open() -> None:
     assert (made.saturated, made.held_steps, made.num_steps, made.paused) == (False, 0, 0, None)
 
 
-def test_nothing_is_owed_to_the_evicted() -> None:
-    made = scheduler(request("a", 1))
-    gone = made.waiting[0]
-    assert gone.place is Place.WAITING
-    assert made._owed([gone], 0) == 0
+def test_nothing_is_owed_to_the_evicted_nor_to_who_sits_out() -> None:
+    made = scheduler(request("a", 1), request("b", 1), request("c", 1))
+    run(made)
+    a, b, c = made.running
+    now = made.num_steps
+    behind = made._decodes(made.running, now)
+    assert list(behind) == [a, b, c]
+    made._preempt(c)
+    assert made._owed(behind, now) == 2
+    b.eligible_at = now + 1
+    assert made._owed(behind, now) == 1
+    assert list(made._decodes([a, b, c], now)) == [a]
 
 
 def test_who_sits_out_sits_out_one_step() -> None:
@@ -207,11 +214,12 @@ def test_a_failed_load_voids_what_was_sampled_before_a_reset() -> None:
 
 
 def test_a_failed_load_voids_what_was_sampled_before_an_eviction() -> None:
-    made = scheduler(request("a", 4, 8), request("r", 8, 4, remote=8, mode="sync"), num_blocks=3, async_depth=2)
+    made = scheduler(request("a", 4, 8), request("r", 8, 4, remote=8, mode="sync"), num_blocks=4, async_depth=2)
     a, r = made.waiting
     made.update(made.schedule(), {"a": [9], "r": [9]})
     assert made.running == [a, r]
     made.schedule()
+    assert made.running == [a]
     made.load_failed(r, 0)  # its outputs were back: too late to matter
     assert r.num_tokens == 9
 

@@ -46,6 +46,39 @@ in_step(
 )
 in_step("one-token-passes", "a decode is held", facts(AB, held=["a"]), "a was held")
 
+THROTTLED: dict[str, Any] = {"throttle": True, "hold": True}
+LATE = state(fresh("c"), fresh("d", num_tokens=1), landed("e"), decode("a"), chunk("b"))
+ADMITTED = state(decode("a"), chunk("b", num_computed=6), fresh("c", num_computed=4, num_blocks=1), landed("e"))
+in_step("throttle-holds", "decodes alone", facts(AB, scheduled={"a": 1}, held=["b"], **THROTTLED))
+in_step("throttle-holds", "a chunk", facts(AB, scheduled={"a": 1, "b": 2}, **THROTTLED), "chunk b got 2 tokens in a th")
+in_step("throttle-holds", "a chunk once the hold is lifted", facts(AB, scheduled={"b": 2}, lifted=True, **THROTTLED))
+in_step("throttle-holds", "a chunk without a hold", facts(AB, scheduled={"a": 1, "b": 2}, throttle=True))
+in_step(
+    "throttle-holds", "a decode that a part leaves out", facts(partial(chunk("b")), scheduled={"a": 1}, **THROTTLED)
+)
+in_step(
+    "throttle-holds",
+    "a fresh prefill",
+    facts(LATE, ADMITTED, scheduled={"a": 1, "c": 4}, **THROTTLED),
+    "fresh prefill c got 4 tokens in a throttled step",
+)
+in_step(
+    "throttle-holds",
+    "one token of work, found in the cache or short from the start",
+    facts(
+        LATE,
+        state(fresh("c", num_computed=8, num_blocks=2), fresh("d", num_tokens=1, num_computed=1, num_blocks=1)),
+        scheduled={"c": 1, "d": 1},
+        **THROTTLED,
+    ),
+)
+in_step("throttle-holds", "a remote resume", facts(LATE, ADMITTED, scheduled={"e": 4}, **THROTTLED))
+in_step(
+    "throttle-holds",
+    "a load within the step",
+    facts(LATE, state(fresh("c", num_computed=8, num_blocks=2, external=4)), scheduled={"c": 4}, **THROTTLED),
+)
+
 in_step("no-decode-no-hold", "for a decode", facts(AB, held=["b"]))
 in_step("no-decode-no-hold", "nobody", facts(state(chunk("b"))))
 in_step("no-decode-no-hold", "for a chunk", facts(state(chunk("b"), fresh("c")), held=["b", "c"]), "b, c held though")

@@ -2,7 +2,7 @@
 
 from onbeat_spec.records import Place
 from tests.spec.builders import chunk, decode, fresh, landed, loading, partial, state
-from tests.spec.cases import CACHING, in_state
+from tests.spec.cases import in_state
 
 RUN = decode("a"), decode("b"), fresh("c"), loading("d")
 
@@ -31,37 +31,32 @@ in_state("full-sequence-fits", "promises fit into what is free", state(chunk("a"
 in_state("full-sequence-fits", "one block too few", state(chunk("a"), promised=10), "10 blocks are promised, 9 free")
 in_state(
     "full-sequence-fits",
-    "decodes grew by what is missing",
+    "somebody outgrew its prompt by what is missing",
     state(decode("a", num_blocks=4), chunk("b"), promised=8),
 )
 in_state(
     "full-sequence-fits",
-    "decodes grew by less",
+    "somebody outgrew its prompt by less",
     state(decode("a", num_blocks=4), chunk("b"), promised=9),
-    "9 blocks are promised, 5 free, and decodes grew by 3 at most",
+    "9 blocks are promised, 5 free, and requests outgrew theirs by 3 at most",
 )
 in_state(
     "full-sequence-fits",
-    "what a chunk holds it was promised itself",
-    state(chunk("a", num_blocks=4), promised=7),
-    "7 blocks are promised, 6 free, and decodes grew by 0 at most",
-)
-in_state(
-    "full-sequence-fits",
-    "whose growth a shared block is nobody knows",
+    "what a chunk took beyond its prompt counts too: it may have been a decode",
     state(chunk("a", num_blocks=4), promised=9),
-    config=CACHING,
 )
 in_state(
     "full-sequence-fits",
-    "shared blocks, and more promised than anybody can have grown",
-    state(chunk("a", num_blocks=4), promised=10),
-    "10 blocks are promised, 6 free, and decodes grew by 3 at most",
-    config=CACHING,
+    "what its prompt needs was promised to itself",
+    state(chunk("a", num_blocks=4, num_prompt=28), promised=7),
+    "7 blocks are promised, 6 free, and requests outgrew theirs by 0 at most",
 )
 in_state(
-    "full-sequence-fits", "nobody holds any", state(promised=11), "11 blocks are promised, 10 free, and decodes gr"
+    "full-sequence-fits",
+    "a promise for more than the prompt counts as taken",
+    state(chunk("a", reserved=4), promised=11),
 )
+in_state("full-sequence-fits", "nobody holds any", state(promised=11), "11 blocks are promised, 10 free, and requests")
 in_state("full-sequence-fits", "a part does not say", partial(chunk("a"), promised=11))
 
 in_state("one-place", "each in its list", state(*RUN))

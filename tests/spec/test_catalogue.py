@@ -19,6 +19,7 @@ IDS = [
     "no-decode-no-hold",
     "no-empty-step",
     "one-token-passes",
+    "throttle-holds",
     "flag-only-when-open",
     "flag-means-backlog",
     "flag-lag",

@@ -18,6 +18,8 @@ object.__setattr__(NO_TOKENS, "max_num_batched_tokens", 0)  # what a caller make
 AB = state(decode("a"), chunk("b"))
 HELD = {"hold": True, "held": ["b"], "scheduled": {"a": 1}}
 OPEN = {"scheduled": {"a": 1, "b": 8}, "wrote_flag": True}
+DUE_AND_HELD = {"throttle": True, "hold": True, "held": ["b"], "scheduled": {"a": 1}}
+LIFTED = {"throttle": True, "hold": True, "lifted": True, "scheduled": {"b": 8}}
 SERVES = {"scheduled": {"a": 1}}
 LOADS = {"loading": ["d"], "scheduled": {"a": 1}}
 OFFERED = state(decode("a"), fresh("d", remote_tokens=4))
@@ -130,6 +132,13 @@ HISTORY: dict[str, tuple[Callable[[Monitor], object], Callable[[Monitor], object
         lambda monitor: watch(monitor, HELD, HELD, HELD, OPEN, HELD, HELD, HELD),
         lambda monitor: watch(monitor, OPEN, OPEN, OPEN, OPEN, HELD, HELD, HELD, {**HELD, "index": 7}),
         "b was held 4 steps in a row; 3 is the most",
+    ),
+    "throttle-holds": (
+        lambda monitor: watch(
+            monitor, *[DUE_AND_HELD] * 3, OPEN, {**DUE_AND_HELD, "lifted": True, "scheduled": {"b": 8}}
+        ),
+        lambda monitor: watch(monitor, *[DUE_AND_HELD] * 7, {**OPEN, "throttle": True, "index": 7}),
+        "chunk b got 8 tokens in a throttled step",
     ),
     "flag-lag": (
         lambda monitor: watch(monitor, HELD, HELD, HELD, OPEN, HELD, HELD, HELD),
@@ -268,6 +277,35 @@ def test_with_interval_one_nobody_is_held() -> None:
     monitor = watch(Monitor(Config(block_size=4, num_blocks=10)), HELD)
     assert said(monitor, "held-at-most") == ["b was held 1 steps in a row; 0 is the most"]
     assert said(monitor, "flag-lag") == ["the flag was not written for 1 steps; 0 is the most"]
+
+
+# --- throttle-holds --------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_is_due_for_as_long_as_the_bound_allows() -> None:
+    config = Config(block_size=4, num_blocks=10, max_hold_steps=2)
+    let_through = {**OPEN, "throttle": True}
+    monitor = watch(Monitor(config), DUE_AND_HELD, DUE_AND_HELD, let_through, let_through, config=config)
+    assert when(monitor, "throttle-holds") == [3]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        state(decode("a"), chunk("b"), saturated=True),
+        state(decode("a", eligible_at=9), chunk("b")),
+        state(chunk("a", num_prompt=8), chunk("b")),
+    ],
+    ids=["saturated", "no decode that can run", "no decode"],
+)
+def test_no_hold_is_due(before: State) -> None:
+    monitor = watch(Monitor(CONFIG), {"throttle": True, "scheduled": {"b": 8}}, before=before)
+    assert said(monitor, "throttle-holds") == []
+
+
+def test_a_hold_is_lifted_only_if_no_decode_was_served() -> None:
+    monitor = watch(Monitor(CONFIG), {**DUE_AND_HELD, "lifted": True, "scheduled": {"a": 1, "b": 8}, "held": []})
+    assert said(monitor, "throttle-holds") == ["the hold was lifted, though decode a got a token"]
 
 
 # --- flag-lag --------------------------------------------------------------------------------------------------------

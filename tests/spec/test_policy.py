@@ -68,6 +68,25 @@ def test_nobody_runs_before_it_is_eligible(now: int, expected: bool) -> None:
     assert not runnable(Counts(6, 0, limit=6, eligible_at=3), now)
 
 
+# --- Promises --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("loads", "limit", "drafts", "tokens"),
+    [
+        (False, 100, 3, 32),
+        (True, 100, 0, 33),
+        (True, 100, 3, 36),
+        (True, 37, 3, 36),  # its last token needs no KV
+        (True, 36, 3, 35),
+        (True, 33, 3, 32),  # it ends with its first token
+    ],
+)
+def test_a_load_reserves_its_first_decode_step(name: str, loads: bool, limit: int, drafts: int, tokens: int) -> None:
+    assert policy(name).reserves(known=32, limit=limit, drafts=drafts, loads=loads) == tokens
+
+
 # --- The policies by name --------------------------------------------------------------------------------------------
 
 
@@ -189,6 +208,10 @@ def test_b01_local_work_decides_who_is_held(work: int, computed: int, external: 
 
 def test_only_onbeat_looks_behind_a_held_request() -> None:
     assert [policy(name).scans_past_held() for name in ALL] == [True, False, False]
+
+
+def test_only_ours_starts_loads_once_the_budget_is_used_up() -> None:
+    assert [policy(name).scans_past_spent() for name in ALL] == [True, False, False]
 
 
 @pytest.mark.parametrize("name", ALL)

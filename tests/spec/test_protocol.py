@@ -90,7 +90,7 @@ def test_a_rank_that_has_ended_reads_nothing_more() -> None:
         (BUSY, False, Turn("dummy", True, 1)),
         (BUSY._replace(phase=0), True, Turn("step", False, 0)),
         (BUSY._replace(asleep=True), True, Turn("idle")),
-        (BUSY._replace(members=1), True, Turn("step", False, 1)),  # its local clock throttles it (B80)
+        (BUSY._replace(members=1), True, Turn("step", None, 1)),  # its local clock throttles it (B80)
     ],
 )
 def test_what_a_rank_does_next(rank: Rank, work: bool, turn: Turn) -> None:
@@ -222,10 +222,32 @@ def test_a_dead_rank_ends_its_group_and_nothing_follows() -> None:
     front, sent = protocol.died(PAUSED, 1)
     assert (front.ended, sent) == ("rank 1 died", ((0, Event(2, "end")), (1, Event(2, "end"))))
     assert protocol.died(front, 0) == (front, ())
-    for call in (protocol.resume, protocol.sleep, lambda front: protocol.pause(front, "abort", holds=False)):
-        assert call(front) == (front, ())
-    assert protocol.rouse(front._replace(sleeping=True))[1] == ()
     assert protocol.remove(front, 1) == (front, ())
+
+
+def test_what_is_asked_of_an_ended_group_counts_when_it_starts_again() -> None:
+    ended = protocol.died(HOLDING._replace(held=2), 1)[0]
+    assert protocol.restart(ended) == (
+        Front((0, 1), 1, "keep", holds=True, held=2),
+        ((0, Event(1, "pause", "keep")), (1, Event(1, "pause", "keep"))),
+    )
+    asleep, sent = protocol.sleep(ended)
+    assert (asleep, sent) == (ended._replace(sleeping=True), ())
+    front, told = protocol.restart(asleep)
+    assert (front.sleeping, front.last, [event.kind for to, event in told if to == 1]) == (True, 2, ["pause", "sleep"])
+    assert protocol.rouse(asleep) == (ended, ())
+    resumed, sent = protocol.resume(asleep)
+    assert (resumed, sent) == (ended._replace(paused=None), ())
+    assert protocol.restart(resumed) == (Front((0, 1)), ())
+    aborted, sent = protocol.pause(resumed, "abort", holds=False)
+    assert ((aborted.paused, aborted.held), sent) == (("abort", 0), ())
+    with pytest.raises(ProtocolMisuse, match="only a group that has ended"):
+        protocol.restart(HOLDING)
+
+
+def test_a_rank_that_is_left_alone_shares_no_forward() -> None:
+    pair = Rank(members=2, departing=1)
+    assert (protocol.shares(pair), protocol.shares(protocol.stop(pair))) == (True, False)
 
 
 def test_reports_are_compared_rank_by_rank() -> None:

@@ -70,8 +70,6 @@ class Client:
         requests: those that have not ended, by id; not those that are held.
         closed: why no request is taken any more; empty: they are.
         recovering: groups that are being started again.
-        paused: how the ranks are paused, or will be once they are there again.
-        sleeping: whether they give their memory up, or have.
     """
 
     def __init__(
@@ -94,8 +92,6 @@ class Client:
         self.requests: dict[str, Open] = {}
         self.closed = ""
         self.recovering: set[int] = set()
-        self.paused: PauseMode | None = None
-        self.sleeping = False
         self.gone: dict[int, str] = {}
         """Ranks that have ended, and why."""
         self._send = send
@@ -118,16 +114,17 @@ class Client:
             raise EngineDead(self.dead)
         if self.closed:
             raise TryLater(self.closed)
-        paused = self._living()[0]
-        if self.fronts[paused].paused is not None:
-            self._hold(paused, request, deliver)
-            return
         try:
             rank, fleet = balance.place(self.fleet, len(request.prompt))
             group = self._group_of[rank]
+            answer = protocol.admission(self.fronts[group], rank)
             front, sent = protocol.request(self.fronts[group], rank)
         except RequestRefused as error:
-            raise TryLater(str(error)) from None
+            raise TryLater(self._refused or str(error)) from None
+        if answer == "hold":
+            self.fronts[group] = front
+            self._held[request.id] = Held(request, deliver, group)
+            return
         self.fleet = fleet
         self.requests[request.id] = Open(rank, deliver)
         self._publish(group, front, sent, request)
@@ -141,13 +138,13 @@ class Client:
         if self.coming_back:
             raise TryLater(f"the engine is being started again ({self.dead}); send the request again later")
 
-    def _hold(self, group: int, request: NewRequest, deliver: Deliver) -> None:
-        try:
-            self.fronts[group], _ = protocol.request(self.fronts[group], self.fronts[group].members[0])
-        except RequestRefused:
-            mode = self.fronts[group].paused
-            raise TryLater(f"the engine is paused ({mode}); send the request again after it was resumed") from None
-        self._held[request.id] = Held(request, deliver, group)
+    @property
+    def _refused(self) -> str:
+        return (
+            ""
+            if self.paused is None
+            else (f"the engine is paused ({self.paused}); send the request again after it was resumed")
+        )
 
     def abort(self, ids: Iterable[str]) -> None:
         """End these requests: their ranks are told, and whoever waits for them at once. Unknown ones are left alone."""
@@ -174,6 +171,17 @@ class Client:
         return len(self._held)
 
     # --- Pause, sleep ------------------------------------------------------------------------------------------------
+    # They are asked of every group, also of one that has ended: it starts again as the others are then.
+
+    @property
+    def paused(self) -> PauseMode | None:
+        """How the ranks are paused, or will be once they are there again."""
+        return self.fronts[0].paused
+
+    @property
+    def sleeping(self) -> bool:
+        """Whether they give their memory up, or have, or will."""
+        return self.fronts[0].sleeping
 
     def pause(self, mode: PauseMode) -> None:
         """Pause all ranks; see `stopped`. Requests that come while they are paused with `keep` are held.
@@ -183,21 +191,17 @@ class Client:
             TryLater: all ranks are being started again. Nothing changes.
         """
         self._not_meanwhile()
-        for group in self._living():
-            self._pause(group, mode)
-        self.paused = mode
+        for group, front in enumerate(self.fronts):
+            self._publish(group, *protocol.pause(front, mode, holds=mode == "keep"))
         if mode == "abort":
-            for id in tuple(self._held):
-                self._unhold(id, Output(id=id, finish_reason="abort"))
-
-    def _pause(self, group: int, mode: PauseMode) -> None:
-        self._publish(group, *protocol.pause(self.fronts[group], mode, holds=mode == "keep"))
+            held, self._held = self._held, {}
+            for id, request in held.items():
+                request.deliver(Output(id=id, finish_reason="abort"), -1)
 
     def resume(self) -> None:
         """End a pause, and sleep; requests that were held go to their ranks."""
-        for group in self._living():
-            self._publish(group, *protocol.resume(self.fronts[group]))
-        self.paused, self.sleeping = None, False
+        for group, front in enumerate(self.fronts):
+            self._publish(group, *protocol.resume(front))
         self._waits.no_stop(ProtocolMisuse("the engine was resumed before all ranks had stopped"))
         self._hand_in()
 
@@ -206,7 +210,9 @@ class Client:
         if self.coming_back:
             return
         held, self._held = self._held, {}
-        for id, (request, deliver, _) in held.items():
+        for id, (request, deliver, group) in held.items():
+            if self.fronts[group].ended:
+                self.fronts[group] = protocol.withdraw(self.fronts[group])
             try:
                 self.add(request, deliver)
             except OnbeatError as error:
@@ -219,15 +225,13 @@ class Client:
             ProtocolMisuse: they are not paused. TryLater: all are being started again. Nothing changes.
         """
         self._not_meanwhile()
-        for group in self._living():
-            self._publish(group, *protocol.sleep(self.fronts[group]))
-        self.sleeping = self.sleeping or self.paused is not None
+        for group, front in enumerate(self.fronts):
+            self._publish(group, *protocol.sleep(front))
 
     def rouse(self) -> None:
         """Let all ranks take their memory back; they stay paused."""
-        for group in self._living():
-            self._publish(group, *protocol.rouse(self.fronts[group]))
-        self.sleeping = False
+        for group, front in enumerate(self.fronts):
+            self._publish(group, *protocol.rouse(front))
 
     def remove(self, rank: int) -> None:
         """Let a rank leave its paused group once that has stopped; what it still has ends there.
@@ -319,9 +323,8 @@ class Client:
 
     def joined(self, group: int, epoch: int) -> None:
         """A group that had died was started again; it is paused as the others are."""
-        members = self.fronts[group].members
-        held = 0 if self.paused is None else sum(request.group == group for request in self._held.values())
-        self.fronts[group] = Front(members, held=held)
+        front, sent = protocol.restart(self.fronts[group])
+        members = front.members
         for rank in members:
             self.gone.pop(rank, None)
             self.fleet = balance.joined(self.fleet, rank, epoch)
@@ -329,12 +332,9 @@ class Client:
         if group in self.watches:
             self.watches[group] = GroupWatch(members, self._on_violation, self.watches[group].counts)
         self.recovering.discard(group)
-        if self.paused is not None:
-            self._pause(group, self.paused)
-        else:
+        self._publish(group, front, sent)
+        if front.paused is None:
             self._hand_in()
-        if self.sleeping:
-            self._publish(group, *protocol.sleep(self.fronts[group]))
 
     def group_of(self, rank: int) -> int:
         """Return the number of a rank's group."""

@@ -113,7 +113,7 @@ class EngineCore:
         if self.coupled:
             reporter = self.reporter if config.monitor else None
             self._turns = GroupTurns(self.scheduler, self.scheduler.recorder, reporter)
-        self._clock = clock_for(config.prefill_schedule_interval, 1)  # a coupled rank has the protocol's phase instead
+        self._clock = clock_for(config.prefill_schedule_interval, 1)  # asked where a turn leaves it to the rank
         self._depth = self.scheduler.config.async_depth
         self._structured: set[str] = set()
         """Live requests whose next step needs the token of the one before: they are not scheduled ahead."""
@@ -250,6 +250,7 @@ class EngineCore:
         agreement: Agreement | None = None
         if turn.vote is not None:
             agreement = self.exchange.exchange(turn.vote)
+            self._ran("exchange")
         elif turn.kind == "dummy":
             self._take_part(turn)
         else:
@@ -265,19 +266,22 @@ class EngineCore:
 
     def _step(self, turn: Turn) -> None:
         """Schedule and begin a step; then take the outputs of the oldest that was not waited for."""
-        throttle = turn.throttle if self.coupled else self._clock.throttle()
-        if self._turns is not None:
-            self._turns.steps(turn)
+        throttle = self._clock.throttle() if turn.throttle is None else turn.throttle
+        lock = None if self._turns is None else self._turns.steps(turn)
         saturated = self.scheduler.saturated
         step = self.scheduler.schedule(throttle)
         rows = self._rows(step)
-        lock = None if self._turns is None else self._turns.stepped(turn, step, may_run=self.may_run)
+        may_run = self.may_run
         self._lanes.scheduled(step, lock, saturated=saturated, time=time.monotonic())
         pending: Pending | None = None
         if rows:
             pending = self.executor.execute(rows)
-        elif self.coupled:
+            self._ran("forward")
+        elif protocol.shares(self.state):
             self.executor.dummy()
+            self._ran("forward")
+        if self._turns is not None:
+            self._turns.stepped(turn, step, may_run=may_run)
         self.flights.append(StepInFlight(step, rows, pending))
         self._clock.executed(len(rows), step.prefill, step.holding)
         self.reporter.step(step)
@@ -301,14 +305,19 @@ class EngineCore:
 
     def _take_part(self, turn: Turn) -> None:
         """Run a forward without any token of one's own, since others have work. Alone it would be for nobody."""
-        if self._turns is not None:
+        if self._turns is not None and protocol.shares(self.state):
             free = self.scheduler.pool.free
             rows = self.executor.dummy()
+            self._ran("forward")
             self.reporter.dummies += 1
             filler = Filler(free - self.scheduler.pool.free, rows)
             self._idle(*self._turns.took_part(turn, last=False, may_run=self.may_run, filler=filler))
             if self.monitor is not None:
                 self.monitor.took_part(may_run=self.may_run)
+
+    def _ran(self, collective: str) -> None:
+        if self._turns is not None:
+            self._turns.ran(collective)
 
     def _idle(self, lock: LockStep, took: float) -> None:
         self.reporter.lane_steps.append(self._lanes.idle(lock, time=time.monotonic(), took=took))

@@ -24,41 +24,51 @@ class GroupTurns:
         self._reporter = reporter
         self._number = 0
         self._began = 0.0
+        self._ran: list[str] = []
 
     def begins(self) -> None:
         """A turn begins."""
         self._began = time.monotonic()
+        self._ran.clear()
 
-    def steps(self, turn: Turn) -> None:
-        """The scheduler's next step is this turn."""
+    def ran(self, collective: str) -> None:
+        """The rank has taken part in a collective, or begun to, in this turn."""
+        self._ran.append(collective)
+
+    def steps(self, turn: Turn) -> LockStep:
+        """The scheduler's next step is this turn; return which that is.
+
+        Its record is written before it runs: the collectives in it are those that the protocol has it take part in.
+        """
+        lock = self._lock(turn, collectives(turn, 0))
         if self._recorder is not None:
-            self._recorder.lock = self._lock(turn)
+            self._recorder.lock = lock
+        return lock
 
-    def stepped(self, turn: Turn, step: Step, *, may_run: bool) -> LockStep:
-        """It was scheduled; return which turn it is.
+    def stepped(self, turn: Turn, step: Step, *, may_run: bool) -> None:
+        """It was begun.
 
         Args:
             may_run: `protocol.may_run`, likewise below.
         """
-        lock = self._lock(turn)
-        self._tell(lock, sum(step.scheduled.values()), may_run)
+        self._tell(self._lock(turn, tuple(self._ran)), sum(step.scheduled.values()), may_run)
         self._number += 1
-        return lock
 
     def took_part(
         self, turn: Turn, *, last: bool, may_run: bool, filler: Filler | None = None
     ) -> tuple[LockStep, float]:
         """This turn went without the scheduler: an exchange, or a dummy; return which it is, and its seconds."""
-        lock, took = self._lock(turn, last)._replace(filler=filler), time.monotonic() - self._began
+        lock = self._lock(turn, tuple(self._ran), last)._replace(filler=filler)
+        took = time.monotonic() - self._began
         if self._recorder is not None:
             self._recorder.took_part(lock, took)
         self._tell(lock, 0, may_run, dummy=turn.kind == "dummy")
         self._number += 1
         return lock, took
 
-    def _lock(self, turn: Turn, last: bool = False) -> LockStep:
+    def _lock(self, turn: Turn, calls: tuple[str, ...], last: bool = False) -> LockStep:
         # An exchange has no phase: nothing is scheduled in it.
-        return LockStep(self._number, None if turn.vote is not None else turn.phase, collectives(turn, 0), last)
+        return LockStep(self._number, None if turn.vote is not None else turn.phase, calls, last)
 
     def _tell(self, lock: LockStep, tokens: int, may_run: bool, *, dummy: bool = False) -> None:
         if self._reporter is not None:

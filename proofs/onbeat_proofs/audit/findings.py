@@ -1,6 +1,7 @@
 """Making what a check found small, and describing it: a violation and a scenario become a finding."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from onbeat_proofs.audit.adapters import Adapter
@@ -46,25 +47,45 @@ class Smallest:
         self.base = base
         self.seconds = seconds
 
-    def shows(self, scenario: Scenario, key: tuple[str, str], factory: Factory) -> Violation | None:
-        """Return the first violation of a kind in a scenario."""
-        violations = replay_runs(scenario, factory, self.policy, expects=False).violations
-        return next((v for v in violations if (v.invariant, kind_of(v.message, scenario)) == key), None)
+    def violates(self, scenario: Scenario, invariant: str, factory: Factory) -> bool:
+        """Whether a scenario violates an invariant, in whatever way."""
+        return self._first(scenario, factory, lambda v: v.invariant == invariant) is not None
+
+    def shows(self, scenario: Scenario, key: Key) -> Violation | None:
+        """Return the first violation of a kind in a scenario, if it is the class's own."""
+        id = key[0]
+        own = self._first(scenario, self.factory, lambda v: (v.invariant, kind_of(v.message, scenario)) == key)
+        if own is None or self.base is None or id in RULES:
+            return own
+        return None if self.violates(scenario, id, self.adapter.factory(self.base)) else own
+
+    def _first(self, scenario: Scenario, factory: Factory, wanted: Callable[[Violation], bool]) -> Violation | None:
+        """Replay a scenario up to the first violation that is wanted."""
+        driver = Runs(scenario.config, factory, policy=self.policy)
+        seen = 0
+        for op in (*(op for _, op in flatten(scenario.steps)), None):
+            if op is None:
+                driver.finish()
+            else:
+                driver.require(op)
+                driver.apply(op)
+            for violation in driver.violations[seen:]:
+                if wanted(violation):
+                    return violation
+            seen = len(driver.violations)
+        return None
 
     def finding(self, violation: Violation, scenario: Scenario, check: str) -> Finding:
-        """Make a scenario small, and describe what it shows."""
+        """Make a scenario small, and describe what it shows; one that does not show it again is left as it is."""
         id = violation.invariant
-        scenario = replace(scenario, name=f"{id}: {self.name}", case=None, source=None, violates=())
-        scenario = replace(scenario, invariants=(id,) if id in CATALOGUE else ())
-
+        scenario = named(id, self.name, scenario)
         key = id, kind_of(violation.message, scenario)
 
         def shown(candidate: Scenario) -> Violation | None:
-            own = self.shows(candidate, key, self.factory)
-            if own is None or self.base is None or id in RULES:
-                return own
-            return own if self.shows(candidate, key, self.adapter.factory(self.base)) is None else None
+            return self.shows(candidate, key)
 
+        if shown(scenario) is None:
+            return Finding(id, violation.message, violation.step, check, scenario, replayed="differs")
         prepared = self.adapter.prepare(self.cls, Scenario(scenario.name))
         plain = prepared.config if prepared is not None else Config()
 
@@ -92,7 +113,7 @@ class Smallest:
             scenario = throttled if shown(throttled) is not None else scenario
         violation = shown(scenario) or violation
         history = replay_runs(scenario, self.factory, self.policy).history
-        table = step_text(window(history, violation.step))
+        table = step_text(window(history, violation.step)) if history else ""
         return Finding(id, violation.message, violation.step, check, scenario, table, timeline(history))
 
     def drained(self, scenario: Scenario) -> Scenario:
@@ -108,6 +129,12 @@ class Smallest:
 
         drain(driver, apply)
         return replace(scenario, steps=(*folded(steps), AT_REST))
+
+
+def named(id: str, scheduler: str, scenario: Scenario) -> Scenario:
+    """Return a scenario under the name of what it shows: that a class violates an invariant."""
+    plain = replace(scenario, name=f"{id}: {scheduler}", case=None, source=None, violates=())
+    return replace(plain, invariants=(id,) if id in CATALOGUE else ())
 
 
 def _until(scenario: Scenario, step: int) -> Scenario:

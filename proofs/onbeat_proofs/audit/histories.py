@@ -1,8 +1,9 @@
 """Long random histories over random configurations, all features at once.
 
 A history is a configuration and a walk: at every turn a number chooses what happens in the state that it meets. It
-ends with the rank being drained: everybody finishes, every block is back, every token was delivered once. What fails
-is written down as a scenario; `scenarios/shrink.py` makes it small. `stateful.py` has the same machine for Hypothesis.
+ends with the rank being drained: everybody finishes, every block is back, every token was delivered once. A violation
+does not end it, so that other invariants are put to the test too; a crash does. What fails is written down as a
+scenario; `scenarios/shrink.py` makes it small. `stateful.py` has the same machine for Hypothesis.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +73,7 @@ def random_histories(
     Args:
         factory: makes the scheduler.
         policy: what decides.
-        report: called with the first violation of each invariant in each history, and the history.
+        report: called with the first violation of each invariant in each history, and the history up to there.
         histories: how many.
         random_seed: the same seed gives the same histories, on every Python version.
         tally: counts the premises met.
@@ -92,16 +93,17 @@ def random_histories(
         config = adapt(random_config(pick))
         driver = Runs(config, factory, policy=policy, tally=tally)
         ops: list[Op] = []
+        shown: set[str] = set()
         for op in _walk(driver, pick):
             ops.append(op)
+            seen = len(driver.violations)
             driver.apply(op)
+            for violation in driver.violations[seen:]:
+                if violation.invariant not in shown:
+                    shown.add(violation.invariant)
+                    report(violation, history(violation.invariant, config, ops))
         machine.histories += 1
         machine.operations += len(ops)
-        shown: set[str] = set()
-        for violation in driver.violations:
-            if violation.invariant not in shown:
-                shown.add(violation.invariant)
-                report(violation, history(violation.invariant, config, ops))
     machine.steps = tally.steps + 3 * tally.pairs - steps
     machine.seconds = perf_counter() - began
     return machine
@@ -123,7 +125,7 @@ def _walk(driver: Runs, pick: Pick) -> Iterator[Op]:
         op = random_operation(driver, pick, kind, by_clock=by_clock)
         if op is not None and driver.can(op):
             yield op
-        if driver.ended or driver.violations:
+        if driver.ended:
             return
     yield AT_REST
 

@@ -6,24 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import TextIOBase
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from onbeat_proofs.audit.adapters import AUTO, adapter_for
-from onbeat_proofs.audit.results import AuditReport, Budget, Finding, InvariantResult
+from onbeat_proofs.audit.findings import Key, named
+from onbeat_proofs.audit.results import AuditReport, Budget, Finding, InvariantResult, Question
 from onbeat_proofs.audit.run import audit
 from onbeat_proofs.foreign.apart import Apart, Died, run_apart
 from onbeat_proofs.foreign.location import source_of
-from onbeat_proofs.foreign.targets import load_scheduler
-from onbeat_proofs.foreign.watchdog import GUARD, Guard
+from onbeat_proofs.foreign.targets import is_ours, load_scheduler, where_raised
+from onbeat_proofs.foreign.watchdog import CALL_S, GUARD, PATIENCE, Guard
 from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.scenarios.files import dump
 from onbeat_proofs.scenarios.operations import Scenario, Schedule
 from onbeat_reference.workload import arrivals
 from onbeat_spec.catalogue import CATALOGUE
-from onbeat_spec.errors import NotAScheduler
+from onbeat_spec.errors import NotAScheduler, OnbeatError, Undecided
+from onbeat_spec.records import Violation
 
-LIMIT_S: dict[Budget, float] = {"quick": 180.0, "standard": 600.0, "deep": 3 * 3600.0}
-"""Wall seconds after which an audit is stopped, far more than it takes: who sleeps, or hangs in C, gets there."""
+LIMIT_S: dict[Budget, float] = {"quick": 400.0, "standard": 1500.0, "deep": 4 * 3600.0}
+"""CPU seconds after which an audit is stopped, far more than it takes: who hangs in C gets there."""
+SILENT_S: dict[Budget, float] = {"quick": 180.0, "standard": 600.0, "deep": 3600.0}
+"""Wall seconds without a word of progress after which an audit is stopped: who sleeps in C gets there."""
 Progress = Callable[[str, int, int], object]
 
 
@@ -40,60 +44,93 @@ class AuditJob:
     own: bool = False
     stop_at: tuple[str, ...] = ()
     """End at the first violation of one of these."""
+    allow_vacuous: tuple[str, ...] = ()
 
 
 def audit_apart(
-    job: AuditJob, progress: Progress = lambda what, done, total: None, limit_s: float | None = None
+    job: AuditJob,
+    progress: Progress = lambda what, done, total: None,
+    limit_s: float | None = None,
+    silent_s: float | None = None,
 ) -> AuditReport:
     """Audit a class in a process of its own.
+
+    An audit whose time is up leaves what was found until then; all else is undecided. That is no fault of the class,
+    unless one of its calls had not returned for so long that it hangs.
 
     Args:
         job: what to audit.
         progress: told how far the audit is.
-        limit_s: wall seconds; by default those of the budget.
+        limit_s: CPU seconds; by default those of the budget.
+        silent_s: wall seconds without progress; by default those of the budget.
 
     Raises:
         OnbeatError: whatever the audit raises: there is no such class, it cannot be driven, vLLM is missing.
+        Undecided: an error of ours.
     """
     began, report = monotonic(), AuditReport(job.scheduler, job.policy, job.budget, job.seed)
+    found: dict[Key, Finding] = {}
 
     def receive(news: Any) -> None:
         nonlocal report
         if isinstance(news, AuditReport):
             report = news
+        elif isinstance(news, _Found):
+            found[news.key] = news.finding
         else:
             progress(*news)
 
-    answer = run_apart(_audit, job, LIMIT_S[job.budget] if limit_s is None else limit_s, receive)
+    limit_s = LIMIT_S[job.budget] if limit_s is None else limit_s
+    silent_s = SILENT_S[job.budget] if silent_s is None else silent_s
+    answer = run_apart(_audit, job, limit_s, receive, silent_s=silent_s)
     if isinstance(answer, AuditReport):
         return answer
     report.seconds = monotonic() - began
+    report.findings = list(found.values())
     return _dead(report, answer)
 
 
+class _Found(NamedTuple):
+    """News of a violation that was come upon."""
+
+    key: Key
+    finding: Finding
+
+
 def _dead(report: AuditReport, died: Died) -> AuditReport:
-    """Report a class that took its process down, with the operations that led there."""
+    """Report an audit that ended without an answer, with the operations that led there."""
     how = f"{'the audit' if died.late else 'the process'} {died.how}"
     if died.journal is None:
         last = died.words.splitlines()[-1] if died.words else ""
         raise NotAScheduler(
             f"scheduler {report.scheduler!r} cannot be imported and made: {how}" + (f": {last}" if last else "")
         )
-    config, ops = died.journal
-    message = f"{how} during the last of these operations"
-    scenario = Scenario(f"no-crash: {report.scheduler}", invariants=("no-crash",), config=config, steps=ops)
     report.ended_early = True
-    step = max(0, sum(isinstance(op, Schedule) for op in ops) - 1)
-    report.findings.append(Finding("no-crash", message, step, "the watch over its process", scenario, ""))
+    hangs = died.under_way_s >= CALL_S * PATIENCE
+    if not died.late or hangs:
+        config, ops = died.journal
+        message = f"a call did not return within {died.under_way_s:.0f} s: " if died.late else ""
+        message += f"{how} during the last of these operations"
+        scenario = Scenario(f"no-crash: {report.scheduler}", invariants=("no-crash",), config=config, steps=ops)
+        step = max(0, sum(isinstance(op, Schedule) for op in ops) - 1)
+        finding = Finding("no-crash", message, step, "the watch over its process", scenario, replayed="not tried")
+        report.findings.append(finding)
+    else:
+        report.notes.append(f"{how}: what was not found by then is undecided; give it a smaller budget, or more CPU")
     if died.words:
         report.notes.append(f"its last words: {died.words}")
-    texts = [
-        InvariantResult(id, "undecided", {}, 0, text, "policy") for id, (text, _) in RULES.items() if report.environment
+    found = {finding.invariant for finding in report.findings}
+    texts: list[tuple[str, str, Question]] = [
+        (id, text, "policy") for id, (text, _) in RULES.items() if report.environment
     ]
-    report.rows = texts + [
-        InvariantResult(id, "violated" if id == "no-crash" else "undecided", {}, int(id == "no-crash"), entry.statement)
+    invariants: list[tuple[str, str, Question]] = [
+        (id, entry.statement, "quality")
         for id, entry in CATALOGUE.items()
         if entry.scopes and id not in report.not_asked
+    ]
+    report.rows = [
+        InvariantResult(id, "violated" if id in found else "undecided", {}, int(id in found), text, question)
+        for id, text, question in (*texts, *invariants)
     ]
     return report
 
@@ -149,18 +186,34 @@ def _audit(job: AuditJob, apart: Apart) -> AuditReport:
     # What is imported by now stays: no collection needs to look at it again.
     gc.collect()
     gc.freeze()
-    report = audit(
-        cls,
-        job.policy,
-        job.budget,
-        job.seed,
-        name=job.scheduler,
-        arrivals=loads,
-        interval=job.interval,
-        own=job.own,
-        stop_at_first=job.stop_at,
-        progress=lambda what, done, total: apart.tell((what, done, total)),
-    )
+
+    def found(key: Key, violation: Violation, scenario: Scenario, check: str) -> None:
+        run = named(key[0], job.scheduler, scenario)
+        shown = Finding(key[0], violation.message, violation.step, check, run, replayed="not tried")
+        apart.tell(_Found(key, shown))
+
+    try:
+        report = audit(
+            cls,
+            job.policy,
+            job.budget,
+            job.seed,
+            name=job.scheduler,
+            arrivals=loads,
+            interval=job.interval,
+            own=job.own,
+            stop_at_first=job.stop_at,
+            allow_vacuous=job.allow_vacuous,
+            progress=lambda what, done, total: apart.tell((what, done, total)),
+            found=found,
+        )
+    except OnbeatError:
+        raise
+    except Exception as error:
+        raised = where_raised(error)
+        if is_ours(error):
+            raise Undecided(f"this is an error of onbeat itself, please report it: {raised}") from error
+        raise NotAScheduler(f"scheduler {job.scheduler!r} cannot be audited: it raises {raised}") from error
     note = chatter.note()
     if note is not None:
         report.notes.append(note)

@@ -1,5 +1,6 @@
 """What an audit finds, as values."""
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +18,8 @@ AuditVerdict = Literal["holds", "violated", "inherited", "vacuous", "undecided"]
 Question = Literal["policy", "quality"]
 """Does it keep the policy text that it should have; and which invariants does it violate."""
 Budget = Literal["quick", "standard", "deep"]
+Replayed = Literal["same", "differs", "not tried"]
+"""What came of a finding's scenario when it was replayed: the same violation, or none; or the time was up by then."""
 
 
 class InvariantResult(NamedTuple):
@@ -30,6 +33,8 @@ class InvariantResult(NamedTuple):
     """Runs that violated it; one is shown."""
     statement: str
     question: Question = "quality"
+    reason: str = ""
+    """Why it is undecided, or inherited, if there is more to say than the verdict does."""
 
 
 @dataclass(slots=True)
@@ -41,14 +46,15 @@ class Finding:
     step: int
     check: str
     scenario: Scenario
-    table: str
-    """What every request got in every step of the scenario."""
+    table: str = ""
+    """What every request got in every step of the scenario; empty where it has none."""
     timeline: list[dict[str, Any]] = field(default_factory=list)
     """The same as values of JSON, one record for each step; see `onbeat_proofs.play.timeline`."""
     also: list[str] = field(default_factory=list)
     """What the same run violates besides."""
     pytest_file: str | None = None
     """The text of a pytest file that shows the same."""
+    replayed: Replayed = "same"
 
     @property
     def shows(self) -> tuple[str, ...]:
@@ -62,7 +68,7 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as values of JSON; the scenario as the text of its file."""
-        names = ("invariant", "also", "step", "message", "check", "table", "timeline", "pytest_file")
+        names = ("invariant", "also", "step", "message", "check", "table", "timeline", "pytest_file", "replayed")
         return {**{name: getattr(self, name) for name in names}, "scenario": self.yaml}
 
 
@@ -89,12 +95,16 @@ class AuditReport:
     """Invariants about what the family of the class does not have, and why."""
     own: bool = False
     """Violations that the class inherits are set apart."""
+    not_reproduced: list[Finding] = field(default_factory=list)
+    """Violations that were seen in a run, and not when its scenario was replayed."""
     notes: list[str] = field(default_factory=list)
     """What else was noticed, and breaks no invariant."""
     first_s: float | None = None
     """When the first violation was found."""
     ended_early: bool = False
-    """At the first violation, or before any check: what was not found was not looked for."""
+    """At the first violation, before any check, or when the time was up: what was not found was not looked for."""
+    allow_vacuous: Collection[str] = ()
+    """Ids of invariants that need not be put to the test."""
     seconds: float = 0.0
     source: Location | None = None
     """Where the class is written; None: not known."""
@@ -109,10 +119,11 @@ class AuditReport:
 
     @property
     def exit_code(self) -> int:
-        """0 holds; 1 violated; 2 some invariant was not put to the test, or not decided."""
+        """0 holds; 1 violated; 2 some invariant was not put to the test, though it should be, or not decided."""
         if self.violated:
             return 1
-        return 0 if all(row.verdict in ("holds", "inherited") for row in self.rows) else 2
+        allowed = {row.invariant for row in self.rows if row.verdict == "vacuous"} & {*self.allow_vacuous}
+        return 0 if all(row.verdict in ("holds", "inherited") or row.invariant in allowed for row in self.rows) else 2
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as values of JSON."""
@@ -141,6 +152,7 @@ class AuditReport:
             "signature": [misfit._asdict() for misfit in self.signature],
             "invariants": [row._asdict() for row in self.rows],
             "findings": [finding.as_json() for finding in self.findings],
+            "not_reproduced": [finding.as_json() for finding in self.not_reproduced],
             "search": [asdict(explored) for explored in self.search],
             "random": None if self.random is None else asdict(self.random),
             "suite": suite,

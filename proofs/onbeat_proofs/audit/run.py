@@ -9,7 +9,6 @@
 One row for each invariant says whether it holds, is violated, or was never put to the test (`vacuous`).
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,32 +18,30 @@ from typing import Any, cast
 
 from onbeat_proofs.audit.adapters import AUTO, Adapter, ReferenceAdapter, adapter_for
 from onbeat_proofs.audit.arrivals import DEPLOYMENT, drive
-from onbeat_proofs.audit.budgets import BASE_LIMITS, LIMITS, LIMITS_OF_OTHERS
-from onbeat_proofs.audit.findings import Key, Smallest, kind_of
+from onbeat_proofs.audit.budgets import LIMITS, LIMITS_OF_OTHERS
+from onbeat_proofs.audit.findings import Smallest
 from onbeat_proofs.audit.histories import random_histories
 from onbeat_proofs.audit.inherited import Inherited
-from onbeat_proofs.audit.results import AuditReport, AuditVerdict, Budget, Finding, InvariantResult
+from onbeat_proofs.audit.results import AuditReport, AuditVerdict, Budget, Finding, InvariantResult, Question
 from onbeat_proofs.audit.search import Exploration
+from onbeat_proofs.audit.violations import Found, Violations
 from onbeat_proofs.audit.worlds import SCOPES
 from onbeat_proofs.foreign.families import Factory
 from onbeat_proofs.foreign.location import source_of
 from onbeat_proofs.foreign.policies import policy_of
 from onbeat_proofs.foreign.targets import where_raised
-from onbeat_proofs.foreign.watchdog import GUARD, Hang
+from onbeat_proofs.foreign.watchdog import GUARD
 from onbeat_proofs.play.keeps_text import RULES
 from onbeat_proofs.play.suite import run_suite, scenarios_for
-from onbeat_proofs.play.tally import Tally
-from onbeat_proofs.scenarios.operations import Scenario, Schedule
+from onbeat_proofs.play.tally import Tally, require_known
+from onbeat_proofs.scenarios.operations import Schedule
 from onbeat_reference.watch import Watch
 from onbeat_reference.workload import Arrival
 from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotAScheduler, OnbeatError
 from onbeat_spec.policy import Policy
-from onbeat_spec.records import Violation
 
-KINDS = 6
-"""Ways in which one invariant is violated that are shown at most."""
 Progress = Callable[[str, int, int], object]
 """Called with what is being checked, how much of it is done, and how much there is."""
 
@@ -59,8 +56,10 @@ def audit(
     arrivals: Sequence[Arrival] | None = None,
     interval: int = 2,
     own: bool = False,
+    allow_vacuous: Collection[str] = (),
     stop_at_first: bool | Collection[str] = False,
     progress: Progress = lambda what, done, total: None,
+    found: Found = lambda key, violation, scenario, check: None,
 ) -> AuditReport:
     """Check one scheduler class against every invariant of one rank.
 
@@ -75,28 +74,27 @@ def audit(
         arrivals: also drive the class through this workload.
         interval: the prefill step cadence of the workload.
         own: set what the class inherits apart: violations in runs in which its base violates the same.
+        allow_vacuous: ids of invariants that need not be put to the test for the exit code to be 0.
         stop_at_first: end at the first violation, or at the first of these invariants; what was not found by then is
             undecided.
         progress: told how far the audit is.
+        found: told each violation that may become a finding, before it is made small.
 
     Raises:
         PolicyError: there is no such policy.
         NotAScheduler: the class cannot be driven.
+        OnbeatError: `allow_vacuous` names no invariant.
     """
     began = perf_counter()
-    adapter = adapter_for(scheduler) if isinstance(scheduler, type) else ReferenceAdapter()
-    text = adapter.policy(cast(type, scheduler)) if policy == AUTO else policy_of(policy)()
-    report = AuditReport(
-        name or str(getattr(scheduler, "__name__", scheduler)), text.name if policy == AUTO else policy, budget, seed
-    )
+    adapter, text, report = _begin(scheduler, policy, budget, seed, name)
     if arrivals is not None and adapter.decides_itself:
         raise NotAScheduler(
             f"{report.scheduler}: schedulers of this family are not driven through workloads; leave the workload out"
         )
-    report.environment = adapter.environment()
-    report.own, report.not_asked = own, adapter.lacks()
-    report.source = source_of(scheduler)
-    work = _Audit(adapter, cast(type, scheduler), text, report=report, stop_at_first=stop_at_first, progress=progress)
+    report.own, report.allow_vacuous = own, require_known(allow_vacuous, (*RULES, *CATALOGUE))
+    work = _Audit(
+        adapter, cast(type, scheduler), text, report=report, stop=stop_at_first, progress=progress, found=found
+    )
     if isinstance(scheduler, type):
         report.signature += adapter.misfits(scheduler)
     if any(misfit.fatal for misfit in report.signature):
@@ -110,6 +108,19 @@ def audit(
     return report
 
 
+def _begin(
+    scheduler: Factory, policy: str, budget: Budget, seed: int, name: str | None
+) -> tuple[Adapter, Policy, AuditReport]:
+    """Return the adapter of a class, the policy that it has or should keep, and a report without results."""
+    adapter = adapter_for(scheduler) if isinstance(scheduler, type) else ReferenceAdapter()
+    text = adapter.policy(cast(type, scheduler)) if policy == AUTO else policy_of(policy)()
+    name = name or str(getattr(scheduler, "__name__", scheduler))
+    report = AuditReport(name, text.name if policy == AUTO else policy, budget, seed)
+    report.environment, report.not_asked = adapter.environment(), adapter.lacks()
+    report.source = source_of(scheduler)
+    return adapter, text, report
+
+
 class _Audit:
     """An audit under way."""
 
@@ -120,67 +131,40 @@ class _Audit:
         policy: Policy,
         *,
         report: AuditReport,
-        stop_at_first: bool | Collection[str],
+        stop: bool | Collection[str],
         progress: Progress,
+        found: Found,
     ) -> None:
         self.adapter = adapter
         self.cls = cls
         self.factory = adapter.factory(cls)
         self.policy = policy
         self.limits = (LIMITS_OF_OTHERS if adapter.decides_itself else LIMITS)[report.budget]
-        self.stop_at_first = stop_at_first
+        self.stop_at_first = stop
         self.progress = progress
         self.report = report
-        self.by_kind: dict[Key, tuple[Violation, Scenario, str]] = {}
-        """For each invariant and each way in which it is violated, the shortest run."""
-        self.base = adapter.base(cls) if report.own else None
-        self.smallest = Smallest(
-            adapter, cls, policy, name=report.scheduler, base=self.base, seconds=self.limits.shrink_s
-        )
-        self.inherited = Inherited(
-            None if self.base is None else adapter.factory(self.base), self.smallest, self.kinds_of_the_base
-        )
-        self.violations: Counter[str] = Counter()
-        self.began, self.began_cpu = perf_counter(), process_time()
+        base = adapter.base(cls) if report.own else None
+        self.smallest = Smallest(adapter, cls, policy, name=report.scheduler, base=base, seconds=self.limits.shrink_s)
+        self.inherited = Inherited(None if base is None else adapter.factory(base), self.smallest, self.limits.base_s)
+        given = None if adapter.decides_itself else report.policy
+        self.violations = Violations(self.inherited, found, given)
+        self.began_cpu = process_time()
         self.deadline = inf
-        self.hangs = 0
         self.tallies = {check: Tally() for check in ("search", "random", "suite")}
 
     @property
     def enough(self) -> bool:
         """What was asked for is found; or the class hangs, and every further hang would only cost time."""
-        if self.hangs > 1:
+        if self.violations.hangs > 1:
             return True
         if isinstance(self.stop_at_first, bool):
-            return self.stop_at_first and bool(self.by_kind)
-        return any(id in self.stop_at_first for id, _ in self.by_kind)
+            return self.stop_at_first and bool(self.violations.by_kind)
+        return any(map(self.violations.violates, self.stop_at_first))
 
     @property
     def over(self) -> bool:
         """The check under way may end: enough is found, or its time is up."""
         return self.enough or process_time() > self.deadline
-
-    def note(self, check: str) -> Callable[[Violation, Scenario], None]:
-        """Return what takes the violations that a check reports."""
-
-        def take(violation: Violation, scenario: Scenario) -> None:
-            id = violation.invariant
-            self.violations[id] += 1
-            self.hangs += violation.message.startswith(Hang.__name__)
-            key = id, kind_of(violation.message, scenario)
-            if self.report.first_s is None:
-                self.report.first_s = perf_counter() - self.began
-            if key not in self.by_kind and self.inherited.in_the_same_run(key, scenario):
-                return
-            if key not in self.by_kind and sum(invariant == id for invariant, _ in self.by_kind) == KINDS:
-                return
-            if key not in self.by_kind or len(scenario.steps) < len(self.by_kind[key][1].steps):
-                if not self.adapter.decides_itself:
-                    config = replace(scenario.config, policy=self.report.policy)
-                    scenario = replace(scenario, config=config)
-                self.by_kind[key] = violation, scenario, check
-
-        return take
 
     def run(self) -> None:
         """Search, random histories, suite; then make small what was found."""
@@ -195,26 +179,21 @@ class _Audit:
             if self.enough:
                 self.report.ended_early = True
                 break
-        order = [*RULES, *CATALOGUE]
-        for done, key in enumerate(sorted(self.by_kind, key=lambda key: order.index(key[0]))):
-            self.progress("shrink", done, len(self.by_kind))
-            finding = self.smallest.finding(*self.by_kind[key])
-            if self.inherited.in_another_run(key, finding):
-                del self.by_kind[key]
-            else:
-                self.add(finding)
+        self.report.first_s = self.violations.first_s
+        self.shrink()
 
-    def kinds_of_the_base(self) -> frozenset[Key]:
-        """What the base violates, in which ways, as far as a quick look shows."""
-        assert self.base is not None
-        report = AuditReport(self.base.__name__, self.report.policy, "quick", self.report.seed)
-        text = self.adapter.policy(self.base)
-        work = _Audit(self.adapter, self.base, text, report=report, stop_at_first=False, progress=self.progress)
-        work.limits = BASE_LIMITS
-        for check, share in ((work.search, 0.6), (work.random, 1.0)):
-            work.deadline = process_time() + share * BASE_LIMITS.seconds
-            check()
-        return frozenset(work.by_kind)
+    def shrink(self) -> None:
+        """Make small what was found; once the time for all is up, what is left gets none of its own."""
+        began, by_kind, order = process_time(), self.violations.by_kind, [*RULES, *CATALOGUE]
+        for done, key in enumerate(sorted(by_kind, key=lambda key: order.index(key[0]))):
+            self.progress("shrink", done, len(by_kind))
+            if process_time() - began > self.limits.shrink_all_s:
+                self.smallest.seconds = 0.0
+            finding = self.smallest.finding(*by_kind[key])
+            if finding.replayed == "same":
+                self.add(finding)
+            else:
+                self.report.not_reproduced.append(finding)
 
     def add(self, finding: Finding) -> None:
         """Add a finding; one that the same run shows already is named with it."""
@@ -239,7 +218,7 @@ class _Audit:
                 scope,
                 self.factory,
                 self.policy,
-                self.note("search"),
+                self.violations.of("search"),
                 tally=self.tallies["search"],
                 most=self.limits.operations,
                 drains=self.limits.drains,
@@ -267,7 +246,7 @@ class _Audit:
         self.report.random = random_histories(
             self.factory,
             self.policy,
-            self.note("random"),
+            self.violations.of("random"),
             histories=self.limits.histories,
             random_seed=self.report.seed,
             tally=self.tallies["random"],
@@ -288,7 +267,7 @@ class _Audit:
             chosen,
             self.factory,
             self.policy,
-            self.note("suite"),
+            self.violations.of("suite"),
             tally=self.tallies["suite"],
             most=self.limits.compare_steps,
             # What the suite expects is what the reference does; another family owes the invariants only.
@@ -324,22 +303,31 @@ class _Audit:
         if self.adapter.decides_itself:
             for id, (statement, _) in RULES.items():
                 met = {check: tally.met[id] for check, tally in self.tallies.items()}
-                rows.append(InvariantResult(id, self.verdict(id, met), met, self.violations[id], statement, "policy"))
+                rows.append(self.row(id, met, statement, "policy"))
         for id, entry in CATALOGUE.items():
             if entry.scopes and id not in self.report.not_asked:
                 met = {check: counted[id] for check, counted in counts.items()}
-                rows.append(InvariantResult(id, self.verdict(id, met), met, self.violations[id], entry.statement))
+                rows.append(self.row(id, met, entry.statement, "quality"))
         return rows
 
-    def verdict(self, id: str, met: Mapping[str, int]) -> AuditVerdict:
-        """Judge one invariant, given how often each check met its premise."""
-        if any(invariant == id for invariant, _ in self.by_kind):
-            return "violated"
-        if any(invariant == id for invariant, _ in self.inherited.kinds):
-            return "inherited"
+    def row(self, id: str, met: dict[str, int], statement: str, question: Question) -> InvariantResult:
+        verdict, reason = self.verdict(id, met)
+        return InvariantResult(id, verdict, met, self.violations.counts[id], statement, question, reason)
+
+    def verdict(self, id: str, met: Mapping[str, int]) -> tuple[AuditVerdict, str]:
+        """Judge one invariant, given how often each check met its premise; say why, if there is more to say."""
+        if any(id in finding.shows for finding in self.report.findings):
+            return "violated", ""
+        seen, same, untried = self.violations.counts[id], self.inherited.same[id], self.inherited.untried[id]
+        if self.violations.violates(id):
+            return "undecided", f"violated in {seen:,} runs; those that were replayed did not show it again"
+        if untried and not same:
+            return "undecided", f"violated in {seen:,} runs; there was no time to try one of them on the base"
+        if same:
+            return "inherited", f"violated in {seen:,} runs; {same:,} were tried on the base, and violate it too"
         if self.report.ended_early:
-            return "undecided"
-        return "holds" if any(met.values()) else "vacuous"
+            return "undecided", ""
+        return ("holds" if any(met.values()) else "vacuous"), ""
 
 
 def _same_modes(config: Config, other: Config) -> bool:

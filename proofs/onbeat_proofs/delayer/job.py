@@ -11,7 +11,7 @@ from onbeat_proofs.foreign.targets import where_raised
 from onbeat_spec.errors import NotADelayer, OnbeatError, Undecided
 
 SECONDS = 600.0
-"""The whole audit takes no longer."""
+"""CPU seconds that the whole audit takes at most."""
 
 
 def audit_apart(job: DelayerJob, seconds: float = SECONDS) -> DelayerReport:
@@ -35,7 +35,7 @@ def audit_apart(job: DelayerJob, seconds: float = SECONDS) -> DelayerReport:
 def _run(job: DelayerJob, seconds: float, *, noted: bool) -> DelayerReport | Died:
     answer = run_apart(_audit, (job, noted), seconds)
     if isinstance(answer, Died) and answer.late:
-        raise Undecided(f"{job.target}: no verdict within {seconds:g} s; allow more, or give fewer ranks")
+        raise Undecided(f"{job.target}: no verdict within {seconds:g} s of CPU time; allow more, or give fewer ranks")
     return answer
 
 

@@ -1,6 +1,7 @@
 """Runs a job that calls foreign code in a process of its own; whatever becomes of that, the caller hears of it."""
 
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -8,9 +9,10 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from time import monotonic
+from time import monotonic, process_time
 from typing import Any, TypeVar
 
 from onbeat_proofs.foreign.watchdog import SIZE, Journal
@@ -18,6 +20,8 @@ from onbeat_spec.errors import OnbeatError
 
 LAST_S = 20.0
 """Wall seconds that a process may take to end once it has closed its end of the pipe: a big one on a busy machine."""
+PATIENCE = 4
+"""Times as many wall seconds as CPU seconds that a process may say nothing, unless told otherwise."""
 SHOWN = 2000
 """Characters of a process's last words that are kept."""
 ENTRY = "from onbeat_proofs.foreign.apart import main; main()"
@@ -31,13 +35,15 @@ class Died:
     """A process that gave no answer."""
 
     how: str
-    """`was ended by SIGKILL`, `ended with exit code 3`, or `did not end within 180 s`."""
+    """`was ended by SIGKILL`, `ended with exit code 3`, or `did not end within 180 s of CPU time`."""
     late: bool
     """It was stopped, since its time was up."""
     journal: Any
     """What it wrote last into its journal; None: nothing."""
     words: str
     """The end of what it wrote to standard output and standard error."""
+    under_way_s: float = 0.0
+    """For how many wall seconds what the journal tells of had been under way at the end; 0: it had ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +57,22 @@ class Apart:
 
 
 def run_apart(
-    task: Callable[[J, Apart], R], job: J, limit_s: float, receive: Callable[[Any], object] = lambda news: None
+    task: Callable[[J, Apart], R],
+    job: J,
+    limit_s: float,
+    receive: Callable[[Any], object] = lambda news: None,
+    *,
+    silent_s: float | None = None,
 ) -> R | Died:
     """Run a task in a process of its own, and return its answer.
 
     Args:
         task: a function of a module; called with the job and the `Apart` of its process.
         job: what to do; can be pickled, like the answer.
-        limit_s: wall seconds after which the process is stopped.
+        limit_s: CPU seconds, whole ones, after which the process is stopped.
         receive: called with whatever the task tells before its answer.
+        silent_s: wall seconds for which it may say nothing, since one that waits for ever uses no CPU time; by
+            default `PATIENCE` times as many.
 
     Raises:
         OnbeatError: whatever the task raises.
@@ -68,18 +81,21 @@ def run_apart(
         memory.truncate(SIZE)
         ours, theirs = Pipe(duplex=False)
         passed = theirs.fileno(), memory.fileno()
-        command = [sys.executable, "-c", ENTRY, *map(str, passed)]
+        command = [sys.executable, "-c", ENTRY, *map(str, passed), str(ceil(limit_s))]
+        silent_s = PATIENCE * limit_s if silent_s is None else silent_s
         with (
             ours,
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=words, stderr=words, pass_fds=passed) as child,
         ):
             theirs.close()
             assert child.stdin is not None
-            late, deadline = True, monotonic() + limit_s
+            how = f"said nothing for {silent_s:g} s"
+            late, latest = True, monotonic()
             try:
                 with suppress(BrokenPipeError), child.stdin:  # it may be gone already
                     child.stdin.write(pickle.dumps((task, job)))
-                while ours.poll(max(0.0, deadline - monotonic())):
+                while ours.poll(max(0.0, latest + silent_s - monotonic())):
+                    latest = monotonic()
                     kind, value = _received(ours)
                     if kind == "news":
                         receive(value)
@@ -90,16 +106,16 @@ def run_apart(
                         return answer
                     else:
                         with suppress(subprocess.TimeoutExpired):
-                            child.wait(LAST_S)
-                            late = False
+                            how, late = _how(child.wait(LAST_S), limit_s)
                         break
+                journal = Journal(memory.fileno())
+                under_way_s = journal.under_way_s()
             finally:
                 if child.poll() is None:
                     child.kill()
         words.seek(0)
         output = words.read().decode(errors="replace").strip()[-SHOWN:]
-        how = f"did not end within {limit_s:g} s" if late else _how(child.returncode)
-        return Died(how, late, Journal(memory.fileno()).read(), output)
+        return Died(how, late, journal.read(), output, under_way_s)
 
 
 def _received(results: Connection) -> tuple[str, Any]:
@@ -110,12 +126,19 @@ def _received(results: Connection) -> tuple[str, Any]:
     return kind, value
 
 
-def _how(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+def _how(code: int, limit_s: float) -> tuple[str, bool]:
+    """Say how a process ended, and whether because its time was up."""
+    if code == -signal.SIGXCPU:
+        return f"did not end within {limit_s:g} s of CPU time", True
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}", False
 
 
 def main() -> None:
-    """Do a job in this process; the arguments are the numbers of two files, for the answer and for the journal."""
+    """Do a job in this process.
+
+    The arguments are the numbers of two files, for the answer and for the journal, and the CPU seconds that it may use.
+    """
+    _limit(int(sys.argv[3]))
     with Connection(int(sys.argv[1]), readable=False) as results:
         task, job = pickle.load(sys.stdin.buffer)
         apart = Apart(lambda news: results.send(("news", news)), Journal(int(sys.argv[2])))
@@ -124,3 +147,12 @@ def main() -> None:
         except OnbeatError as error:
             message = "error", error
         results.send(message)
+
+
+def _limit(seconds: int) -> None:
+    """End this process with SIGXCPU once it has used so many more CPU seconds, whatever it does by then."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    wanted = ceil(process_time()) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -4,10 +4,15 @@ import sys
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from sysconfig import get_path
 from traceback import extract_tb
 from types import ModuleType
 
 from onbeat_spec.errors import NotAScheduler, OnbeatError
+
+OURS = Path(__file__).resolve().parents[1]
+"""The folder of this package."""
+STANDARD = Path(get_path("stdlib"))
 
 
 def load_scheduler(text: str) -> type:
@@ -54,6 +59,18 @@ def where_raised(error: BaseException, own: str = "") -> str:
         return f"{type(error).__name__}: {error.msg} at {error.filename}:{error.lineno}"
     frames = [f for f in extract_tb(error.__traceback__) if f.filename != own and not f.filename.startswith("<frozen")]
     return f"{text} at {frames[-1].filename}:{frames[-1].lineno}" if frames else text
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an exception was raised by this package, or by what it called of the standard library."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(OURS):
+            return True
+        standard = file.is_relative_to(STANDARD) and not {"site-packages", "dist-packages"} & {*file.parts}
+        if not standard and not frame.filename.startswith("<frozen"):
+            return False
+    return False
 
 
 def _from_file(file: Path, label: str, error: type[OnbeatError]) -> ModuleType:

@@ -3,6 +3,7 @@
 import mmap
 import pickle
 import signal
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ PATIENCE = 15
 """Times as many wall seconds may pass: a busy machine is no fault of the code under test, and one may wait idly."""
 SIZE = 1 << 20
 """Bytes of a journal."""
+_HEAD = struct.Struct("=Qd")
+"""Of a journal: the size of its entry, and when what it tells of began; 0.0: it has ended."""
 
 
 class Hang(BaseException):
@@ -68,17 +71,27 @@ class Journal:
     def write(self, entry: object) -> None:
         """Take note of what is about to be done, in place of the entry before; one beyond `SIZE` is left out."""
         data = pickle.dumps(entry, pickle.HIGHEST_PROTOCOL)
-        if len(data) <= SIZE - 8:
-            self._memory[:8] = bytes(8)  # what is half written must not be read
-            self._memory[8 : 8 + len(data)] = data
-            self._memory[:8] = len(data).to_bytes(8, "little")
+        if len(data) <= SIZE - _HEAD.size:
+            _HEAD.pack_into(self._memory, 0, 0, 0.0)  # what is half written must not be read
+            self._memory[_HEAD.size : _HEAD.size + len(data)] = data
+            _HEAD.pack_into(self._memory, 0, len(data), monotonic())
+
+    def ended(self) -> None:
+        """What was written down last is done."""
+        size, _ = _HEAD.unpack_from(self._memory)
+        _HEAD.pack_into(self._memory, 0, size, 0.0)
 
     def read(self) -> Any:
         """Return the latest entry; None: there is none."""
-        size = int.from_bytes(self._memory[:8], "little")
-        if not 0 < size <= SIZE - 8:
+        size, _ = _HEAD.unpack_from(self._memory)
+        if not 0 < size <= SIZE - _HEAD.size:
             return None
-        return pickle.loads(self._memory[8 : 8 + size])
+        return pickle.loads(self._memory[_HEAD.size : _HEAD.size + size])
+
+    def under_way_s(self) -> float:
+        """Return for how many wall seconds what the latest entry tells of has been under way; 0: it has ended."""
+        size, began = _HEAD.unpack_from(self._memory)
+        return float(monotonic() - began) if size and began else 0.0
 
 
 class Guard:
@@ -98,6 +111,8 @@ class Guard:
             self.journal.write(self.latest)
         with limited(self.seconds):
             yield
+        if self.journal is not None:
+            self.journal.ended()
 
 
 GUARD: ContextVar[Guard | None] = ContextVar("GUARD", default=None)

@@ -29,6 +29,7 @@ SCOPES = (
     GroupScope(requests=1, controls=3, prompt=True),
     GroupScope(requests=2, controls=2, holds=True),
     GroupScope(requests=1, controls=3, removals=1, deaths=1),
+    GroupScope(requests=1, controls=2, deaths=1, restarts=1, holds=True),
     GroupScope(requests=1, controls=3, coupled=False),
     GroupScope(requests=1, controls=4),
 )

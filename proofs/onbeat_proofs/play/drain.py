@@ -30,10 +30,14 @@ def drain(driver: Driver, apply: Callable[[Op], object] | None = None) -> None:
     while not driver.ended and driver.scheduler.has_unfinished_requests() and idle < patience:
         for track in loading(driver):
             apply(RemoteDone(track.request.id))
+        if driver.ended:
+            return
         if driver.in_flight == driver.config.async_depth:
             apply(Deliver(1))
             continue
         apply(Schedule())
+        if driver.ended:
+            return  # it raised: there is no step
         step = driver.history[-1].step
         most -= 1
         idle = 0 if (step.scheduled or step.loading) and most > 0 else idle + 1

@@ -1,6 +1,6 @@
 """Replays scenarios: runs them on a scheduler, and holds what is seen against what is expected."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from onbeat_proofs.play.expectations import compare
 from onbeat_proofs.play.history import PlayedStep
 from onbeat_proofs.scenarios.operations import Check, Scenario, Schedule, flatten
 from onbeat_reference.scheduler import Scheduler
+from onbeat_spec.catalogue import CATALOGUE
 from onbeat_spec.errors import ScenarioError
 from onbeat_spec.policy import Policy
 from onbeat_spec.records import Violation
@@ -40,11 +41,25 @@ class Replay:
     failures: list[Failure] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
     history: list[PlayedStep] = field(default_factory=list)
+    met: Mapping[str, int] | None = None
+    """For each invariant, how often its premise was met; None: that was not counted."""
 
     @property
     def holds(self) -> bool:
         """Every expectation was met, and the invariants violated are those that the scenario is meant to violate."""
         return not self.failures and not self.unexpected and not self.missing
+
+    @property
+    def vacuous(self) -> list[str]:
+        """Invariants that the scenario names and that were never put to the test, as far as that was counted.
+
+        For one scenario its premises count alone: that the throttle has an effect somewhere, an audit asks about.
+        """
+        if self.met is None:
+            return []
+        named = dict.fromkeys((*self.scenario.invariants, *self.scenario.violates))
+        tested = {violation.invariant for violation in self.violations} | {id for id in named if self.met.get(id)}
+        return [id for id in named if id in CATALOGUE and id not in tested]
 
     @property
     def missing(self) -> list[str]:

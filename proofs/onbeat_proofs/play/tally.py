@@ -6,12 +6,13 @@ none the verdict is `vacuous`, never a pass.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from onbeat_proofs.play import keeps_text
 from onbeat_spec.catalogue import CATALOGUE, Premise, TwoRuns
+from onbeat_spec.errors import OnbeatError
 from onbeat_spec.invariants.words import decodes
 from onbeat_spec.records import Facts
 
@@ -30,12 +31,28 @@ def by_event(premises: Mapping[str, Premise]) -> dict[str, list[tuple[str, Count
 _LIVE = by_event({id: entry.premise for id, entry in CATALOGUE.items()})
 
 
-def never_seen(invariant: str) -> str:
-    """Say what an invariant would have needed to be put to the test, and did not get."""
+def require_known(allowed: Collection[str], ids: Iterable[str]) -> Collection[str]:
+    """Return what is allowed to be vacuous, if all of it is known.
+
+    Args:
+        allowed: ids of invariants, as they are asked for.
+        ids: those that there are.
+
+    Raises:
+        OnbeatError: an id is unknown.
+    """
+    unknown = sorted(set(allowed) - {*ids})
+    if unknown:
+        raise OnbeatError(f"--allow-vacuous: there is no invariant {', '.join(unknown)}; `onbeat spec` lists them all")
+    return allowed
+
+
+def never_seen(invariant: str, alone: bool = False) -> str:
+    """Say what an invariant would have needed to be put to the test, and did not get; `alone`: in one scenario."""
     entry = CATALOGUE.get(invariant)
     if entry is None:
         return f"never seen: {keeps_text.RULES[invariant].premise}"
-    if entry.about_holds:
+    if entry.about_holds and not alone:
         return f"never seen together: an effect of the throttle, and: {entry.premise.words}"
     return f"never seen: {entry.premise.words}"
 

@@ -4,13 +4,14 @@
 throttle, without it, and without the feature, and holds the answers against each other.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Self, cast
 
 from onbeat_proofs.foreign.branching import branch
 from onbeat_proofs.foreign.families import DecidesItself, Factory, TakesPolicy
 from onbeat_proofs.foreign.policies import policy_of, without_hold
+from onbeat_proofs.foreign.targets import is_ours
 from onbeat_proofs.foreign.watchdog import CRASHES, GUARD, Hang
 from onbeat_proofs.play.drain import AT_REST, drain
 from onbeat_proofs.play.driver import Driver, narrowed
@@ -25,6 +26,7 @@ from onbeat_reference.schedulable import Schedulable
 from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.catalogue import CATALOGUE, Pair
 from onbeat_spec.config import Config
+from onbeat_spec.errors import OnbeatError
 from onbeat_spec.invariants import RUNS_PREDICATES
 from onbeat_spec.monitor import Monitor
 from onbeat_spec.policy import Policy
@@ -41,9 +43,8 @@ class Runs(Driver):
         tally: counts the premises met; shared by all forks.
         most: compare before so many steps, then no more; None: before all.
         compares: False leaves the comparing to whoever calls `compare`.
+        rests: `AT_REST` drains the rank first; False: it is an expectation like others.
     """
-
-    judges = (AT_REST,)
 
     def __init__(
         self,
@@ -54,8 +55,10 @@ class Runs(Driver):
         tally: Tally | None = None,
         compares: bool = True,
         most: int | None = None,
+        rests: bool = True,
     ) -> None:
         super().__init__(config, factory, policy=policy)
+        self.judges = (AT_REST,) if rests else ()
         self.tally = tally if tally is not None else Tally()
         self.compares = compares
         self.most = most
@@ -64,21 +67,19 @@ class Runs(Driver):
     def fork(self) -> Self:
         new = super().fork()
         new.tally, new.compares, new.most, new._off = self.tally, self.compares, self.most, self._off
+        new.judges = self.judges
         return new
 
     def apply(self, op: Op) -> None:
         if self.ended:
             return
         self.tally.count("call")
-        if op == AT_REST:
+        if op in self.judges:
             self._require_rest()  # by operations of its own, each watched
         else:
             self.trail = (op, self.trail)
-        try:
-            with self._watched():
-                self._apply(op)
-        except Hang as error:  # outside its own calls
-            self._crash(error)
+        with self._watched():
+            self._apply(op)
 
     def _apply(self, op: Op) -> None:
         compared = self.compares and (self.most is None or len(self.history) < self.most)
@@ -103,18 +104,22 @@ class Runs(Driver):
             by_clock: the clock chooses the flag of the next step.
             budget: most tokens of that step, if fewer than configured.
         """
-        try:
-            with self._watched(Schedule(None if by_clock else True)):
-                self._compare_runs(by_clock, budget)
-        except Hang as error:  # outside its own calls
-            self._crash(error)
+        with self._watched(Schedule(None if by_clock else True)):
+            self._compare_runs(by_clock, budget)
 
-    def _watched(self, about_to: Op | None = None) -> AbstractContextManager[None]:
-        """Watch what follows, if this process watches what it runs."""
-        guard = GUARD.get()
-        if guard is None:
-            return nullcontext()
-        return guard.during(self.config, self.trail if about_to is None else (about_to, self.trail))
+    @contextmanager
+    def _watched(self, about_to: Op | None = None) -> Iterator[None]:
+        """Watch what follows, if this process watches; what the class raises where it is only read is a crash."""
+        guard, trail = GUARD.get(), self.trail if about_to is None else (about_to, self.trail)
+        try:
+            with nullcontext() if guard is None else guard.during(self.config, trail):
+                yield
+        except OnbeatError:
+            raise
+        except CRASHES as error:
+            if is_ours(error) and not isinstance(error, Hang):
+                raise
+            self._crash(error)
 
     def _compare_runs(self, by_clock: bool, budget: int | None) -> None:
         config = self.config if budget is None else narrowed(self.config, budget)
@@ -207,6 +212,7 @@ def replay_runs(
     tally: Tally | None = None,
     most: int | None = None,
     expects: bool = True,
+    rests: bool = True,
 ) -> Replay:
     """Run one scenario as `replay` does, and compare two runs before its steps.
 
@@ -217,6 +223,7 @@ def replay_runs(
         tally: counts the premises met.
         most: compare before so many steps, then no more; None: before all.
         expects: False asks for the invariants only, not for what the scenario expects.
+        rests: as of `Runs`.
 
     Raises:
         ScenarioError: an operation or expectation is impossible whatever the scheduler does.
@@ -225,12 +232,16 @@ def replay_runs(
     """
     if policy is None:
         policy = policy_of(scenario.config.policy, scenario.origin.parent if scenario.origin else None)()
-    return play(scenario, Runs(scenario.config, factory, policy=policy, tally=tally, most=most), expects=expects)
+    driver = Runs(scenario.config, factory, policy=policy, tally=tally, most=most, rests=rests)
+    outcome = play(scenario, driver, expects=expects)
+    outcome.met = driver.tally.met
+    return outcome
 
 
 def compares(scenario: Scenario) -> bool:
-    """Whether a scenario speaks of an invariant that compares two runs."""
-    return any(CATALOGUE[id].runs is not None for id in (*scenario.invariants, *scenario.violates) if id in CATALOGUE)
+    """Whether a scenario speaks of an invariant that compares two runs, or that only such a comparison tests."""
+    entries = [CATALOGUE[id] for id in (*scenario.invariants, *scenario.violates) if id in CATALOGUE]
+    return any(entry.runs is not None or entry.premise.runs or entry.premise.beat for entry in entries)
 
 
 def violation_in(

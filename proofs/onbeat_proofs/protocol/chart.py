@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onbeat_proofs.protocol.explore import GroupExplored
-from onbeat_proofs.protocol.state import Begun, GroupMember, Move
+from onbeat_proofs.protocol.state import ABORT, Begun, GroupMember, Move
 from onbeat_proofs.protocol.world import GroupWorld
 from onbeat_spec.protocol import Event
+
+OWN = {"die": "dies", "end": "reads end", "gone": "notices that the front end is gone"}
+"""Moves of one rank without a turn."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,19 @@ def _row(world: GroupWorld, before: Sequence[GroupMember], move: Move) -> ChartR
         last = "goes on alone" if kind == "alone" else "the collective fails"
         cells[place + 1] = (*_begun(before[place], begun), last)
         return ChartRow(tuple(cells))
-    if kind in ("die", "end"):
-        cells[detail[0] + 1] = ("dies" if kind == "die" else "reads end",)
+    if kind in OWN:
+        cells[detail[0] + 1] = (OWN[kind],)
         return ChartRow(tuple(cells))
-    sent = [place for place, member in enumerate(after) if member.channel != before[place].channel]
-    number = f"#{after[sent[0]].channel[-1].number} " if sent else ""
+    sent = [place for place, member in enumerate(after) if member.channel not in ((), before[place].channel)]
+    number = f"#{after[sent[0]].channel[-1].number} " if sent and kind != "abort" else ""
     events = {
         "request": f"request for rank {detail[0]}",
         "notice": f"rank {detail[0]} is dead",
         "remove": f"remove {detail[0]}",
+        "abort": f"abort of a request of rank {detail[0]}",
+        "withdraw": "abort of a request that is held",
+        "restart": "all ranks are started again",
+        "orphan": "dies",
     }
     held = ", held" if detail[-1] == "hold" else ""
     cells[0] = (number + events.get(str(kind), f"{kind} {detail[0]}".strip()) + held,)
@@ -89,6 +96,8 @@ def _row(world: GroupWorld, before: Sequence[GroupMember], move: Move) -> ChartR
 
 
 def _event(event: Event) -> str:
+    if event == ABORT:
+        return "abort"
     return f"#{event.number} {event.kind}" + (f" {event.mode}" if event.kind == "pause" else "")
 
 

@@ -25,6 +25,8 @@ QUICK = (
     *(GroupScope(settings=(GroupSettings(2, sync),), controls=2, prompt=True) for sync in (1, 4)),
     GroupScope(requests=2, controls=3, holds=True),
     GroupScope(requests=2, controls=3, removals=1, deaths=1),
+    GroupScope(requests=2, deaths=1, restarts=1, controls=2, holds=True),
+    GroupScope(requests=2, controls=2, aborts=1, orphans=True),
     GroupScope(ranks=2, coupled=False),
 )
 DEEP = (

@@ -1,6 +1,7 @@
-"""Faults of others, planted: each replaces a function or two of the protocol, and the checker has to find it.
+"""Faults, planted: each replaces a function or two of the protocol, and the checker has to find it.
 
-Of the public reports on data-parallel coordination these are the ones about the protocol; those about load balancing,
+One of three ranks is there for the checker itself: the invariants must not be silent on larger groups than two. Of the
+public reports on data-parallel coordination these are the ones about the protocol; those about load balancing,
 B84, B86 and B87, are planted in `theorems/balance_faults.py`.
 """
 
@@ -10,16 +11,17 @@ from dataclasses import dataclass
 from onbeat_proofs.protocol.functions import Text
 from onbeat_proofs.protocol.state import GroupScope
 from onbeat_spec import protocol
-from onbeat_spec.protocol import Agreement, Effect, Event, Front, GroupSettings, Rank, Sent, Turn
+from onbeat_spec.protocol import Agreement, Effect, Event, Front, GroupSettings, PauseMode, Rank, Sent, Turn
 
 SMALL = GroupScope(requests=2, controls=2)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A public report as a variant of the protocol.
+    """A fault as a variant of the protocol.
 
     Attributes:
+        case: the public report that it comes from; empty: none.
         says: what the variant does wrong.
         finds: the invariant that it violates first.
     """
@@ -29,6 +31,11 @@ class Fault:
     text: Text
     finds: str
     scope: GroupScope = SMALL
+
+    @property
+    def name(self) -> str:
+        """For files: the case, or what it says where there is no public report."""
+        return self.case or self.says.replace(",", "").replace(" ", "-")
 
 
 def _read_without_waking(rank: Rank, event: Event) -> tuple[Rank, Effect]:
@@ -89,8 +96,38 @@ def _stop_without_comparing(rank: Rank, settings: GroupSettings, agreement: Agre
     return protocol.after_step(rank, settings, agreement)
 
 
+def _dead_unnoticed(front: Front, rank: int) -> tuple[Front, Sent]:
+    return front, ()
+
+
+def _dead_unnoticed_if_leaving(front: Front, rank: int) -> tuple[Front, Sent]:
+    return (front, ()) if rank in front.leaving else protocol.died(front, rank)
+
+
+def _abort_nothing(rank: Rank, event: Event) -> tuple[Rank, Effect]:
+    after, effect = protocol.read(rank, event)
+    return after, effect if after.ended or effect == "accept" else "none"
+
+
+def _dummy_off_the_beat(rank: Rank, has_work: bool, settings: GroupSettings) -> Turn:
+    turn = protocol.before_step(rank, has_work, settings)
+    return turn._replace(kind="dummy") if turn.kind == "step" and turn.phase and rank.members > 2 else turn
+
+
+def _restart_unpaused(front: Front) -> tuple[Front, Sent]:
+    return Front(front.members), ()
+
+
+def _pause_of_the_ended_forgotten(front: Front, mode: PauseMode, *, holds: bool) -> tuple[Front, Sent]:
+    return (front, ()) if front.ended else protocol.pause(front, mode, holds=holds)
+
+
+def _idle_orphan(rank: Rank, why: str) -> tuple[Rank, Effect]:
+    return (rank, "none") if rank.read == rank.agreed else protocol.lost(rank, why)
+
+
 FAULTS = (
-    Fault("B73", "a request does not wake the rank it goes to", Text(read=_read_without_waking), "collectives-align"),
+    Fault("B73", "a request does not wake the rank it goes to", Text(read=_read_without_waking), "wake-not-lost"),
     Fault(
         "B74",
         "a pause is complete once the reports agree with each other, wakes under way or not",
@@ -108,7 +145,7 @@ FAULTS = (
         "B77",
         "the first request of all wakes nobody else",
         Text(request=_first_request_to_its_rank_only),
-        "collectives-align",
+        "wake-not-lost",
     ),
     Fault(
         "B78",
@@ -155,5 +192,54 @@ FAULTS = (
         "ranks stop without comparing what they have read",
         Text(after_step=_stop_without_comparing),
         "collectives-align",
+    ),
+    Fault(
+        "",
+        "the front end makes nothing of a death",
+        Text(died=_dead_unnoticed),
+        "end-is-clear",
+        GroupScope(requests=1, controls=1, deaths=1),
+    ),
+    Fault(
+        "",
+        "the front end makes nothing of the death of a rank that is leaving",
+        Text(died=_dead_unnoticed_if_leaving),
+        "end-is-clear",
+        GroupScope(requests=1, controls=2, removals=1, deaths=1),
+    ),
+    Fault(
+        "",
+        "a pause that aborts leaves the requests that a rank has",
+        Text(read=_abort_nothing),
+        "pause-agreed",
+        GroupScope(requests=1, controls=1),
+    ),
+    Fault(
+        "",
+        "ranks that are started again are not told that their group is paused",
+        Text(restart=_restart_unpaused),
+        "pause-agreed",
+        GroupScope(requests=1, controls=1, deaths=1, restarts=1),
+    ),
+    Fault(
+        "",
+        "a pause is forgotten that comes while a group is started again",
+        Text(pause=_pause_of_the_ended_forgotten),
+        "pause-agreed",
+        GroupScope(requests=1, controls=1, deaths=1, restarts=1),
+    ),
+    Fault(
+        "",
+        "an idle rank stays when its front end is gone",
+        Text(lost=_idle_orphan),
+        "end-is-clear",
+        GroupScope(requests=1, controls=1, orphans=True),
+    ),
+    Fault(
+        "",
+        "in a group of three or more, who has work runs a dummy off the beat",
+        Text(before_step=_dummy_off_the_beat),
+        "wake-not-lost",
+        GroupScope(ranks=3, requests=1, controls=1),
     ),
 )

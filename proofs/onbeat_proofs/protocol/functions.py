@@ -32,12 +32,14 @@ class Text:
     lost: Callable[[Rank, str], tuple[Rank, Effect]] = protocol.lost
     admission: Callable[[Front, int], Admission] = protocol.admission
     request: RankEvent = protocol.request
+    withdraw: Callable[[Front], Front] = protocol.withdraw
     pause: PauseFunction = protocol.pause
     resume: FrontEvent = protocol.resume
     sleep: FrontEvent = protocol.sleep
     rouse: FrontEvent = protocol.rouse
     remove: RankEvent = protocol.remove
     died: RankEvent = protocol.died
+    restart: FrontEvent = protocol.restart
     report: Callable[[Front, int, int], Front] = protocol.report
     complete: Callable[[Front], bool] = protocol.complete
     common: Callable[[Sequence[GroupSettings]], GroupSettings] = protocol.common

@@ -7,10 +7,11 @@ from typing import Any
 from onbeat_proofs.protocol import rules
 from onbeat_proofs.protocol.functions import TEXT, Text
 from onbeat_proofs.protocol.scenario import GroupScenario
-from onbeat_proofs.protocol.state import Begun, GroupMember, GroupScope, State
+from onbeat_proofs.protocol.state import ABORT, ORPHANED, Begun, GroupMember, GroupScope, State
 from onbeat_proofs.protocol.world import GroupWorld
 from onbeat_spec.errors import ConfigError, ProtocolMisuse, ScenarioError
-from onbeat_spec.protocol import Event, Front, Sent, Vote
+from onbeat_spec.protocol import Event, Front, PauseMode, Rank, Sent, Vote
+from onbeat_spec.protocol.facts import CallKind, FrontCall
 
 MOST_TURNS = 10_000
 """Turns after which a group that is to settle counts as never settling."""
@@ -75,7 +76,7 @@ class GroupRun:
             self.step = number
             kind, body = next(iter(step.items()))
             getattr(self, f"_{kind}")(body)
-            for group in self.groups:
+            for group in self.groups if not self.outcome.violations else ():
                 self._note(group.world.wrong(group.state))
             if self.outcome.violations or self.outcome.failures:
                 break
@@ -92,6 +93,18 @@ class GroupRun:
         group = next(group for group in self.groups if rank in group.ranks)
         return group, group.ranks.index(rank)
 
+    def _call(
+        self,
+        group: _Group,
+        kind: CallKind,
+        answer: tuple[Front, Sent],
+        place: int | None = None,
+        mode: PauseMode | None = None,
+    ) -> None:
+        """Note what is wrong with what the front end makes of an event, and send what it sends."""
+        self._note(rules.called(FrontCall(kind, group.front, *answer, group.world.living(group.state), place, mode)))
+        group.send(*answer)
+
     # --- Steps: one method for each key of the schema ----------------------------------------------------------------
 
     def _request(self, body: dict[str, Any]) -> None:
@@ -100,32 +113,60 @@ class GroupRun:
         if answer != wanted:
             self._fail(f"a request for rank {body['rank']}: {answer}, not {wanted}")
         elif answer in ("accept", "hold"):
-            group.send(*self.text.request(group.front, place))
+            self._call(group, "request", self.text.request(group.front, place), place)
 
     def _pause(self, mode: Any) -> None:
         for group in self.groups:
-            group.send(*self.text.pause(group.front, mode, holds=self.scenario.holds))
+            self._call(group, "pause", self.text.pause(group.front, mode, holds=self.scenario.holds), mode=mode)
 
     def _resume(self, _: None) -> None:
         for group in self.groups:
-            group.send(*self.text.resume(group.front))
+            self._call(group, "resume", self.text.resume(group.front))
 
     def _sleep(self, _: None) -> None:
         for group in self.groups:
-            group.send(*self.text.sleep(group.front))
+            self._call(group, "sleep", self.text.sleep(group.front))
 
     def _rouse(self, _: None) -> None:
         for group in self.groups:
-            group.send(*self.text.rouse(group.front))
+            self._call(group, "rouse", self.text.rouse(group.front))
 
     def _remove(self, rank: int) -> None:
         group, place = self._at(rank)
-        group.send(*self.text.remove(group.front, place))
+        self._call(group, "remove", self.text.remove(group.front, place), place)
 
     def _die(self, rank: int) -> None:
         group, place = self._at(rank)
         group.put(place, GroupMember(group.members[place].rank._replace(ended="died"), dead=True))
-        group.send(*self.text.died(group.front, place))
+        self._call(group, "death", self.text.died(group.front, place), place)
+
+    def _restart(self, _: None) -> None:
+        for group in self.groups:
+            if group.front.ended:
+                front, sent = self.text.restart(group.front)
+                self._note(rules.called(FrontCall("restart", group.front, front, sent, group.front.members)))
+                fresh = GroupMember(Rank(members=len(group.ranks)))
+                for place in range(len(group.ranks)):
+                    group.put(place, fresh)
+                group.send(front, sent)
+
+    def _abort(self, rank: int) -> None:
+        group, place = self._at(rank)
+        group.send(group.front, ((place, ABORT),))
+
+    def _withdraw(self, _: None) -> None:
+        group = next((group for group in self.groups if group.front.held), self.groups[0])
+        group.send(self.text.withdraw(group.front), ())
+
+    def _orphan(self, _: None) -> None:
+        for group in self.groups:
+            group.send(group.front._replace(ended=ORPHANED), ())
+
+    def _gone(self, rank: int) -> None:
+        group, place = self._at(rank)
+        lost, effect = self.text.lost(group.members[place].rank, "the front end is gone")
+        self._note(rules.is_lost(lost, effect))
+        group.put(place, GroupMember(lost))
 
     def _deliver(self, body: dict[str, Any]) -> None:
         group, place = self._at(body["to"])
@@ -163,7 +204,7 @@ class GroupRun:
         begun = self._begin(group, body, kinds)
         waiting = {place for place, beginning in begun.items() if beginning.calls}
         staying = {place for place, member in enumerate(group.members) if not member.gone}
-        if any(member.dead for member in group.members):
+        if group.world.broken(group.state):
             for place in waiting:
                 rank, _ = self.text.lost(begun[place].member.rank, "a collective failed")
                 group.put(place, GroupMember(rank))

@@ -1,13 +1,17 @@
-"""What must hold in a turn, told apart by invariant. Those over one lock step are the catalogue's own predicates."""
+"""What must hold in a turn and at an event, told apart by invariant.
 
-from collections.abc import Callable, Sequence
+Those over one lock step, one call of the front end and one event that is read are the catalogue's own predicates.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from onbeat_proofs.protocol.functions import Text
-from onbeat_proofs.protocol.state import Begun, GroupMember, Wrong
+from onbeat_proofs.protocol.state import MODES, Begun, GroupMember, Wrong
 from onbeat_spec import records
-from onbeat_spec.invariants import GROUP_PREDICATES
-from onbeat_spec.protocol import Front, Sent, Turn
+from onbeat_spec.invariants import CALL_PREDICATES, GROUP_PREDICATES, READ_PREDICATES
+from onbeat_spec.protocol import Effect, Front, Rank, Sent, Turn
+from onbeat_spec.protocol.facts import EventRead, FrontCall
 from onbeat_spec.records import GroupStep, LockStep
 
 LATEST = 3
@@ -26,7 +30,7 @@ class TurnRecord(NamedTuple):
     """What one rank did in a turn, as far as it is compared with the others; `wrong`: what is wrong with it alone."""
 
     record: records.Member
-    throttle: bool
+    throttle: bool | None
     expects: int
     """Ranks that it thinks take part."""
     wrong: Wrong
@@ -58,6 +62,23 @@ def together(parts: Sequence[TurnRecord]) -> Wrong:
     return None
 
 
+def called(call: FrontCall) -> Wrong:
+    """Check what the front end makes of an event, and whom it tells."""
+    return next(((entry.id, message) for entry, check in CALL_PREDICATES if (message := check(call))), None)
+
+
+def has_read(read: EventRead) -> Wrong:
+    """Check what an event leaves at a rank that reads it."""
+    return next(((entry.id, message) for entry, check in READ_PREDICATES if (message := check(read))), None)
+
+
+def is_lost(rank: Rank, effect: Effect) -> Wrong:
+    """Check that a rank ends that has lost its group, or its front end, and that what it has ends with it."""
+    if not rank.ended or effect != "abort":
+        return "end-is-clear", "a rank that has lost its group, or its front end, goes on, or keeps its requests"
+    return None
+
+
 def _begun(member: GroupMember, turn: Turn) -> Wrong:
     forward = turn.vote is None
     if forward and not member.begun:
@@ -79,31 +100,35 @@ def _after(after: GroupMember, last: bool) -> Wrong:
     return None
 
 
-def at_rest(members: Sequence[GroupMember]) -> Wrong:
+def at_rest(front: Front, members: Sequence[GroupMember]) -> Wrong:
     """Check the ranks of a group in which nothing happens any more; all have read what there is."""
     for number, member in enumerate(members):
         if may_run(member):
             return "wake-not-lost", f"all ranks are idle, and rank {number} has {member.work} requests"
         if member.rank.ended:
             return "end-is-clear", f"rank {number} has ended ({member.rank.ended}), and nobody died"
-        if member.rank.asleep != member.rank.sleep:
-            return "pause-agreed", f"rank {number} was told to {'' if member.rank.sleep else 'not '}sleep"
+        if member.rank.paused != front.paused:
+            return "pause-agreed", f"rank {number} is paused ({member.rank.paused}), and the group is ({front.paused})"
+        if member.rank.asleep != front.sleeping:
+            return "pause-agreed", f"rank {number} was told to {'' if front.sleeping else 'not '}sleep"
     return None
 
 
 def repeats(text: Text, front: Front) -> Wrong:
     """Check that what has been asked for already changes nothing, and that nothing follows an end."""
     over = bool(front.ended)
+    if over and (wrong := next(filter(None, map(called, _asked_of_ended(text, front))), None)) is not None:
+        return wrong
     mode = front.paused or "abort"
     again: list[tuple[str, bool, Callable[[], tuple[Front, Sent]]]] = [
         (
             "pause",
-            over or front.paused is not None,
+            front.paused is not None,
             lambda: text.pause(front, mode, holds=front.holds),
         ),
-        ("resume", over or front.paused is None, lambda: text.resume(front)),
-        ("sleep", front.sleeping or (over and front.paused is not None), lambda: text.sleep(front)),
-        ("rouse", over or not front.sleeping, lambda: text.rouse(front)),
+        ("resume", front.paused is None, lambda: text.resume(front)),
+        ("sleep", front.sleeping, lambda: text.sleep(front)),
+        ("rouse", not front.sleeping, lambda: text.rouse(front)),
         ("remove", bool(front.leaving) and front.paused is not None, lambda: text.remove(front, front.leaving[0])),
         ("death", over, lambda: text.died(front, 0)),
     ]
@@ -111,3 +136,14 @@ def repeats(text: Text, front: Front) -> Wrong:
         if settled and call() != (front, ()):
             return "pause-agreed", f"a {operation} that changes nothing is sent to the ranks"
     return None
+
+
+def _asked_of_ended(text: Text, front: Front) -> Iterator[FrontCall]:
+    """Yield every control of a group that has ended: none is told, and each counts once the group starts again."""
+    for mode in MODES:
+        if not (front.sleeping and mode == "wait"):
+            yield FrontCall("pause", front, *text.pause(front, mode, holds=front.holds), (), mode=mode)
+    yield FrontCall("resume", front, *text.resume(front), ())
+    yield FrontCall("rouse", front, *text.rouse(front), ())
+    if front.paused is not None:
+        yield FrontCall("sleep", front, *text.sleep(front), ())

@@ -85,7 +85,7 @@ def _scenario(document: Document) -> GroupScenario:
 
 def _ranks_in(step: dict[str, Any]) -> Iterator[int]:
     (kind, body) = next(iter(step.items()))
-    if kind in ("remove", "die"):
+    if kind in ("remove", "die", "abort", "gone"):
         yield body
     for key, value in (body if isinstance(body, dict) else {}).items():
         if key in ("rank", "to"):
@@ -137,9 +137,9 @@ def _steps(
     elif kind == "alone":
         yield from _reads(before, {detail[0]: detail[1]})
         yield {"turn": {"only": [detail[0]], "tokens": {str(detail[0]): 0}}}
-    elif kind in ("pause", "remove", "die"):
+    elif kind in ("pause", "remove", "die", "abort", "gone"):
         yield {kind: detail[0]}
-    elif kind in ("resume", "sleep", "rouse"):
+    elif kind in ("resume", "sleep", "rouse", "restart", "withdraw", "orphan"):
         yield {kind: None}
 
 

@@ -18,6 +18,10 @@ class GroupScope:
         requests: that are accepted or held, in all.
         controls: pauses, resumes, sleeps, rousals and removals that change something, in all.
         removals: how many of them may be removals.
+        deaths: of ranks.
+        restarts: of the group, after a death.
+        aborts: of single requests, by their clients.
+        orphans: the front end may die.
         settings: of each rank; one for all.
         coupled: the ranks share collectives; if not, one of the groups that they make is looked at.
         fixed: the ranks are `ranks` whatever the text says of groups.
@@ -29,6 +33,9 @@ class GroupScope:
     controls: int = 3
     removals: int = 0
     deaths: int = 0
+    restarts: int = 0
+    aborts: int = 0
+    orphans: bool = False
     holds: bool = False
     settings: tuple[GroupSettings, ...] = (GroupSettings(2, 2),)
     coupled: bool = True
@@ -48,6 +55,9 @@ class GroupScope:
     def __str__(self) -> str:
         extra = [f"{self.removals} removal"] if self.removals else []
         extra += [f"{self.deaths} death"] if self.deaths else []
+        extra += [f"{self.restarts} restart"] if self.restarts else []
+        extra += [f"{self.aborts} abort"] if self.aborts else []
+        extra += ["front end dies"] if self.orphans else []
         extra += ["held"] if self.holds else []
         extra += [] if self.coupled else ["independent"]
         extra += ["timed"] if self.prompt else []
@@ -94,6 +104,15 @@ class Left(NamedTuple):
     controls: int
     removals: int
     deaths: int
+    restarts: int = 0
+    aborts: int = 0
+    orphans: bool = False
+
+
+ABORT = Event(0, "wake")
+"""That a client aborts a request, on the channel to its rank. It is no event: it has no number, and is no news."""
+ORPHANED = "the front end died"
+"""Why a front end has ended that has died itself."""
 
 
 Wrong = tuple[str, str] | None

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from onbeat_proofs.foreign.policies import policy_of
 from onbeat_proofs.play.table import step_text
 from onbeat_proofs.play.two_runs import replay_runs
-from onbeat_proofs.prove.ledger import THEOREMS, expected_of_sweep
+from onbeat_proofs.prove.ledger import START, THEOREMS, expected_of_sweep
 from onbeat_proofs.prove.recipe import to_scenario
 from onbeat_proofs.prove.states import Shape
-from onbeat_proofs.prove.sweep import DEEP, QUICK, WITNESSES, Refutation, Sweep, sweep
+from onbeat_proofs.prove.sweep import DEEP, QUICK, RESTRICTIONS, WITNESSES, Refutation, Sweep, sweep
 from onbeat_proofs.prove.theorem import Theorem, TheoremVerdict, decide
 from onbeat_proofs.scenarios.files import dump
 from onbeat_proofs.symbolic import where
@@ -90,6 +90,7 @@ def prove(policies: Sequence[str], *, deep: bool = False, workers: int = 2, prog
             for verdict in (*decided[name], *rows):
                 verdict.loaded_from = name
                 proof.verdicts.append(verdict)
+            withdraw((*decided[name], *rows))
             _add_scenarios(pool, name, outcomes, [row for row in rows if row.verdict == "refuted"])
     proof.seconds = perf_counter() - started
     return proof
@@ -171,6 +172,7 @@ def _rows(policy: str, outcomes: dict[Shape, Sweep | str]) -> list[TheoremVerdic
         expected = expected_of_sweep(invariant, policy)
         row = TheoremVerdict(f"{invariant}/step", policy, f"for all values: {names}", expected, "proved")
         row.statement = "The real schedule(), from every state of these shapes."
+        row.restrictions, row.from_start_state = RESTRICTIONS, True
         row.paths, row.queries, row.seconds = paths, queries, seconds
         refuted = smallest_refutation(invariant, sweeps)
         if refuted is not None:
@@ -181,6 +183,16 @@ def _rows(policy: str, outcomes: dict[Shape, Sweep | str]) -> list[TheoremVerdic
             row.verdict, row.message = "unknown", "no path meets the premises: the claim says nothing"
         rows.append(row)
     return rows
+
+
+def withdraw(verdicts: Sequence[TheoremVerdict]) -> None:
+    """Withdraw what is proved from start states under a policy for which what they assume is not proved."""
+    lost = [verdict for verdict in verdicts if verdict.id in START and verdict.verdict != "proved"]
+    for verdict in verdicts:
+        if lost and verdict.from_start_state and verdict.verdict == "proved":
+            why = f"{lost[0].id} is {lost[0].verdict} ({lost[0].message})"
+            verdict.verdict = "unknown"
+            verdict.message = f"it begins in states that {verdict.policy} may leave: {why}"
 
 
 def smallest_refutation(invariant: str, sweeps: Sequence[Sweep]) -> Refutation | None:

@@ -3,11 +3,32 @@
 A refutation that is expected is a result, like a proof: both are checked, and either one missing is an error.
 """
 
-from onbeat_proofs.prove.sweep import WITNESSES
-from onbeat_proofs.prove.theorem import Theorem
-from onbeat_proofs.prove.theorems import causes, hold, turns
+from collections.abc import Iterable
+from dataclasses import replace
 
-THEOREMS: tuple[Theorem, ...] = (*hold.THEOREMS, *turns.THEOREMS, *causes.THEOREMS)
+from onbeat_proofs.prove.sweep import RESTRICTIONS, WITNESSES
+from onbeat_proofs.prove.theorem import About, Theorem
+from onbeat_proofs.prove.theorems import causes, hold, states, turns
+
+
+def _about(theorems: Iterable[Theorem], about: About, restrictions: tuple[str, ...] = ()) -> Iterable[Theorem]:
+    """Say what the theorems of a module are about, and what they leave out, unless they say so themselves."""
+    for theorem in theorems:
+        own = theorem.about if theorem.about != "step" else about
+        yield replace(theorem, about=own, restrictions=theorem.restrictions or restrictions)
+
+
+THEOREMS: tuple[Theorem, ...] = (
+    *_about(hold.THEOREMS, "decision"),
+    *_about(turns.THEOREMS, "turn", turns.RESTRICTIONS),
+    *_about(states.THEOREMS, "operation", states.RESTRICTIONS),
+    *_about(causes.THEOREMS, "step", RESTRICTIONS),
+)
+START = frozenset({*(theorem.id for theorem in states.THEOREMS), "slots/turn", "never-fits-refused/submit"})
+"""Theorems that every start state rests on: what `states.build` assumes, kept by every operation and every admission.
+
+They are one induction: where one of them is not proved, nothing that begins in a start state is.
+"""
 
 SWEPT_AND_REFUTED: dict[str, frozenset[str]] = {
     "onbeat": frozenset(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
+from onbeat_proofs.prove.sound import wrong_with
 from onbeat_reference.lifecycle import InFlight
 from onbeat_reference.observe import observe
 from onbeat_reference.pool import CountingPool
@@ -17,7 +18,7 @@ from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.config import Config
 from onbeat_spec.errors import NotReproduced
 from onbeat_spec.invariants.memory import promises_are_covered
-from onbeat_spec.policy import Policy
+from onbeat_spec.policy import Policy, is_decode, local_work
 from onbeat_spec.records import Facts, Place, Step
 
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class Shape:
         drafts: most draft tokens of a decode.
         cap: the cap on prefill tokens of one request is free, instead of absent.
         spare: a request may hold blocks beyond what is computed of it.
+        loaded: each running request may have loaded, and be promised blocks for its first decode step.
         shared: all running requests, and the first waiting one, share a prompt prefix in the prefix cache.
     """
 
@@ -84,6 +86,7 @@ class Shape:
     cap: bool = False
     shared: bool = False
     spare: bool = False
+    loaded: bool = False
     async_depth: int = 1
     block_size: int = 16
 
@@ -97,10 +100,17 @@ class Shape:
         words += ["drafts"] if self.drafts else []
         words += ["cap"] if self.cap else []
         words += ["spare blocks"] if self.spare else []
+        words += ["loaded"] if self.loaded else []
         words += ["shared prefix"] if self.shared else []
         words += ["in flight"] if self.async_depth > 1 else []
         words += [f"block {self.block_size}"] if self.block_size != 16 else []
         return " ".join(words)
+
+
+class Built:
+    """How many start states were built: who builds one rests on what `build` assumes."""
+
+    count = 0
 
 
 class SharingPool(CountingPool):
@@ -156,6 +166,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
 
     Built twice from one context, it gives two schedulers in the same state.
     """
+    Built.count += 1
     size = shape.block_size
     budget = numbers.int("budget", 1)
     slots = numbers.int("slots", 1)
@@ -188,7 +199,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
         scheduler.parked.append(_loading(numbers, shape, f"l{i}", 30 + i))
     live = [*scheduler.running, *scheduler.waiting, *scheduler.parked]
     scheduler.requests = {request.id: request for request in live}
-    scheduler._holders = sum(1 for request in scheduler.waiting if request.external > 0)
+    scheduler._holders = sum(1 for request in scheduler.waiting if request.num_blocks > 0)
     if shape.scheduling == "priority":
         _rank(numbers, scheduler.running)
         _rank(numbers, scheduler.waiting)
@@ -203,6 +214,7 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
     pool.num_blocks = total
     object.__setattr__(config, "num_blocks", total)  # the pool is as large as what is free and what is held
     for request in live:
+        numbers.assume(wrong_with(request, size, shape.drafts) is None)
         numbers.assume(request.limit <= total * size + 1)  # never-fits-refused
     numbers.assume(scheduler.num_slots <= slots)
     numbers.assume(promises_are_covered(config, observe(scheduler)) is None)
@@ -220,43 +232,30 @@ def _request(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
 
 
 def _running(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
-    """A running request: a chunk keeps a promise for all it knows, a decode for at most as much."""
+    """A running request; where the shape says so, one that keeps a promise for the first decode step after its load."""
     request = _request(numbers, shape, id, arrival)
     request.place = Place.RUNNING
     request.num_placeholders = numbers.pick(f"{id}.placeholders", (0, 1)) if shape.async_depth > 1 else 0
     if request.num_placeholders > 0:
         request.num_computed = request.num_tokens
     else:
-        request.num_computed = _tokens(numbers, f"{id}.computed", shape)
+        request.num_computed = _tokens(numbers, f"{id}.computed", shape, low=0 if shape.spare else 1)
         numbers.assume(request.num_computed < request.num_tokens)
-    request.num_blocks = _blocks(request.num_computed, shape) + _spare(numbers, shape, id)
-    decode = request.num_tokens + request.num_placeholders - request.num_computed <= 1
-    left = _blocks(request.num_tokens, shape) - request.num_blocks
-    if shape.spare and not left >= 0:
-        left = 0
-    if decode:
-        request.reserved = numbers.int(f"{id}.promised", 0)
-        numbers.assume(request.reserved <= left)
-    else:
-        request.reserved = left
+    decode = is_decode(local_work(request))
+    _take_blocks(numbers, shape, request, request.num_computed, decode=decode, loads=shape.loaded)
     if shape.drafts and decode:
         request.num_drafts = numbers.int(f"{id}.drafts", 0, shape.drafts)
-        numbers.assume(request.num_tokens + request.num_placeholders + request.num_drafts < request.limit)
     return request
 
 
 def _waiting(numbers: Numbers, shape: Shape, id: str, arrival: int, kind: str) -> Request:
     request = _request(numbers, shape, id, arrival)
     if kind == "resume":
-        request.external = _tokens(numbers, f"{id}.external", shape)
+        request.external = _tokens(numbers, f"{id}.external", shape, low=0 if shape.spare else 1)
         numbers.assume(request.external <= request.num_tokens)
-        request.num_blocks = _blocks(request.external, shape) + _spare(numbers, shape, id)
-        request.reserved = _blocks(request.num_tokens, shape) - request.num_blocks
-        numbers.assume(request.reserved >= 0)
+        _take_blocks(numbers, shape, request, request.external, decode=False, loads=True)
         all_loaded = request.external >= request.num_tokens
         request.num_computed = request.num_tokens - 1 if all_loaded else request.external
-        if all_loaded:
-            numbers.assume(request.num_computed > 0)
     elif kind == "offer":
         request.remote_tokens = _tokens(numbers, f"{id}.offered", shape)
         numbers.assume(request.remote_tokens <= request.num_tokens)
@@ -268,22 +267,40 @@ def _loading(numbers: Numbers, shape: Shape, id: str, arrival: int) -> Request:
     request.place = Place.PARKED
     request.external = _tokens(numbers, f"{id}.external", shape)
     numbers.assume(request.external <= request.num_tokens)
-    request.num_blocks = _blocks(request.external, shape)
-    request.reserved = _blocks(request.num_tokens, shape) - request.num_blocks
+    _take_blocks(numbers, shape, request, request.external, decode=False, loads=True)
     return request
 
 
-def _tokens(numbers: Numbers, name: str, shape: Shape) -> int:
-    """Any number of tokens from 1 on, written as whole blocks less a slack, so that its blocks are linear in it."""
+def _tokens(numbers: Numbers, name: str, shape: Shape, low: int = 1) -> int:
+    """Any number of tokens from `low` on, written as whole blocks less a slack, so that its blocks are linear in it."""
     size = shape.block_size
     if size == 1:
-        return numbers.int(name, 1)  # type: ignore[no-any-return]
-    return numbers.int(f"{name}/{size}", 1) * size - numbers.int(f"{name}.slack", 0, size - 1)  # type: ignore[no-any-return]
+        return numbers.int(name, low)  # type: ignore[no-any-return]
+    return numbers.int(f"{name}/{size}", low) * size - numbers.int(f"{name}.slack", 0, size - 1)  # type: ignore[no-any-return]
 
 
-def _spare(numbers: Numbers, shape: Shape, id: str) -> int:
-    """Blocks beyond what is computed: rejected drafts leave them, and loads that failed in part."""
-    return numbers.int(f"{id}.spare", 0, 2) if shape.spare else 0
+def _take_blocks(
+    numbers: Numbers, shape: Shape, request: Request, num_tokens: int, *, decode: bool, loads: bool
+) -> None:
+    """Blocks and promise: any that can be (`wrong_with`), or just what an undisturbed prefill has.
+
+    Args:
+        num_tokens: those that it has blocks for.
+        decode: it is one, and may have used up some of its promise.
+        loads: it was promised a first decode step beyond all known tokens; no block more if the last has room for it.
+    """
+    if shape.spare:
+        request.num_blocks = numbers.int(f"{request.id}.blocks", 1)
+        request.reserved = numbers.int(f"{request.id}.promised", 0)
+        return
+    if not decode:  # it was promised all that it knows, and has not grown
+        request.num_prompt = request.num_tokens
+    request.num_blocks = _blocks(num_tokens, shape)
+    left = _blocks(request.num_tokens, shape) - request.num_blocks
+    if loads:
+        left += numbers.int(f"{request.id}.first_decode", 0, _blocks(1 + shape.drafts, shape))
+    request.reserved = numbers.int(f"{request.id}.promised", 0) if decode else left
+    numbers.assume(request.reserved <= left)
 
 
 def _blocks(tokens: int, shape: Shape) -> int:

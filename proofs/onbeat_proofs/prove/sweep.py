@@ -36,9 +36,9 @@ QUICK = (
     Shape(1, (BOTH,), cap=True, late=False),
     Shape(2, (BOTH,), late=False, spare=True),
     Shape(2, ("fresh",), late=False, shared=True),
-    Shape(1, ("fresh",), late=False, drafts=2, spare=True),
+    Shape(1, ("fresh",), late=False, drafts=2, spare=True, loaded=True),
     Shape(1, ("fresh",), async_depth=2),
-    Shape(2, ("resume",), late=False, block_size=1),
+    Shape(2, ("resume",), late=False, block_size=1, loaded=True),
 )
 DEEP = (
     Shape(2, (BOTH, BOTH)),
@@ -51,6 +51,17 @@ DEEP = (
     Shape(2, ("fresh",), late=False, async_depth=2),
     Shape(2, (BOTH,), late=False, cap=True),
 )
+MOST_REQUESTS = max(shape.running + len(shape.waiting) + shape.loading for shape in QUICK)
+"""Most requests of a shape that is always swept."""
+RESTRICTIONS = (
+    "one call of schedule(): no output is delivered, no load lands",
+    "counts of blocks without ids, block size 16 where no other is named",
+    "each feature (priority, cap, drafts, a step in flight, a shared prefix, blocks and promises other than those of "
+    "an undisturbed prefill) only in the shapes that name it",
+    "with a step in flight: one, and nobody of it preempted or loading within it",
+    "not paused, no load at its deadline, no ended request whose load is still in flight",
+)
+"""What no shape has, or not every one."""
 
 
 def _runs(predicate: RunsPredicate, one: int, other: int) -> Callable[[Trio], Verdict]:

@@ -7,15 +7,19 @@ Python run: so every refutation, and every witness that the premises can be met 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from onbeat_proofs.prove.states import Fixed, Numbers, Shape
+from onbeat_proofs.prove.states import Built, Fixed, Numbers, Shape
 from onbeat_proofs.symbolic import explore, smallest
 from onbeat_proofs.symbolic.solver import Counters
 from onbeat_spec.errors import NotReproduced, Undecided
 from onbeat_spec.policy import Policy
 
 FOR_ALL = "for all sizes"
+About = Literal["decision", "turn", "operation", "step", "steps"]
+"""What a theorem is about: one decision of the policy, one turn of a step's loop, one operation between two steps, a
+whole step, or several. Only the last two are about what a user sees; an argument on paper leads there from the others.
+"""
 
 
 class PathVerdict(NamedTuple):
@@ -41,6 +45,7 @@ class Theorem:
         refuted_under: names of the built-in policies that it is known to be false for.
         shape: the shape of the state, where the claim is about whole steps from one state; a refutation can then be
             written as a scenario.
+        about: what it is about.
     """
 
     id: str
@@ -49,6 +54,9 @@ class Theorem:
     strength: str = FOR_ALL
     refuted_under: frozenset[str] = frozenset()
     shape: Shape | None = None
+    about: About = "step"
+    restrictions: tuple[str, ...] = ()
+    """What is left out, beside what `strength` says."""
 
     @property
     def invariant(self) -> str:
@@ -88,6 +96,10 @@ class TheoremVerdict:
     """A refutation as a scenario file, where there is one."""
     table: str = ""
     """Who got what in that scenario's steps."""
+    about: About = "step"
+    restrictions: tuple[str, ...] = ()
+    from_start_state: bool = False
+    """It begins in a state of `states.build`, and so rests on what is assumed there."""
 
     @property
     def as_expected(self) -> bool:
@@ -108,8 +120,8 @@ def decide(theorem: Theorem, policy: Policy) -> TheoremVerdict:
         NotReproduced: a model does not do in plain Python what it did symbolically.
     """
     verdict = TheoremVerdict(theorem.id, policy.name, theorem.strength, theorem.expected(policy.name), "proved")
-    verdict.statement = theorem.statement
-    counters, witnessed = Counters(), False
+    verdict.statement, verdict.about, verdict.restrictions = theorem.statement, theorem.about, theorem.restrictions
+    counters, witnessed, built = Counters(), False, Built.count
     try:
         for path in explore(lambda numbers: theorem.run(numbers, policy), counters=counters):
             if path.result.verdict is not None:
@@ -126,6 +138,7 @@ def decide(theorem: Theorem, policy: Policy) -> TheoremVerdict:
     except Undecided as error:
         verdict.verdict, verdict.message = "unknown", str(error)
     verdict.seconds, verdict.paths, verdict.queries = counters.seconds, counters.paths, counters.queries
+    verdict.from_start_state = Built.count > built
     return verdict
 
 

@@ -1,6 +1,6 @@
 """Scenario files: read strictly against `scenario.schema.json` of the spec package, and written back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os.path import realpath
 from pathlib import Path
 from typing import Any
@@ -72,24 +72,49 @@ def load_path(path: str | Path) -> list[Scenario]:
     return load_paths([path])
 
 
-def load_paths(paths: Iterable[str | Path]) -> list[Scenario]:
-    """Return the scenarios of several files and folders, as `load_path` does; a file met twice is read once."""
-    scenarios: list[Scenario] = []
+def load_paths(paths: Iterable[str | Path], bad: Callable[[ScenarioError], object] | None = None) -> list[Scenario]:
+    """Return the scenarios of several files and folders, as `load_path` does; a file met twice is read once.
+
+    Args:
+        paths: files and folders.
+        bad: told why a file, or folder, is left out, instead of the error being raised; if nothing is left at all it
+            is raised all the same.
+    """
+    scenarios: dict[str, Scenario] = {}
     loaded: set[str] = set()
-    owners: dict[str, Path] = {}
+    errors: list[ScenarioError] = []
     for path in paths:
-        for file in _files(Path(path)):
-            if (real := realpath(file)) in loaded:
-                continue
-            loaded.add(real)
-            for scenario in load_text(read(file), file):
-                if scenario.name in owners:
-                    raise ScenarioError(
-                        f"{file}: the name {scenario.name!r} is used in {owners[scenario.name]} already; choose another"
-                    )
-                owners[scenario.name] = file
-                scenarios.append(scenario)
-    return scenarios
+        try:
+            for file in _files(Path(path)):
+                if (real := realpath(file)) not in loaded:
+                    loaded.add(real)
+                    try:
+                        scenarios |= _unused(load_text(read(file), file), scenarios)
+                    except ScenarioError as error:
+                        errors.append(error)
+                        if bad is None:
+                            raise
+        except ScenarioError as error:
+            if bad is None:
+                raise
+            errors.append(error)
+    if errors and not scenarios:
+        raise errors[0]
+    if bad is not None:
+        for reason in errors:
+            bad(reason)
+    return list(scenarios.values())
+
+
+def _unused(read: Iterable[Scenario], before: Mapping[str, Scenario]) -> dict[str, Scenario]:
+    """Return the scenarios of a file by name, if no file before it has one of these names."""
+    for scenario in read:
+        if scenario.name in before:
+            raise ScenarioError(
+                f"{scenario.origin}: the name {scenario.name!r} is used in {before[scenario.name].origin} already; "
+                "choose another"
+            )
+    return {scenario.name: scenario for scenario in read}
 
 
 def load_text(text: str, origin: str | Path = "<text>") -> list[Scenario]:

@@ -5,15 +5,16 @@ violations.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
 from onbeat_proofs.play.table import step_text
+from onbeat_proofs.play.tally import require_known
 from onbeat_proofs.traces.rank import COMPLETE, Position, RankReplay, TraceFinding
-from onbeat_proofs.traces.tally import UNSEEN, TraceTally
+from onbeat_proofs.traces.tally import ALONE, UNSEEN, UNSEEN_OF_GROUP, TraceTally
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
 from onbeat_spec.errors import EmptyTrace, TraceError
 from onbeat_spec.group_monitor import GroupMonitor, judge
@@ -21,10 +22,13 @@ from onbeat_spec.records import GroupStep, Member
 from onbeat_spec.trace import Header
 from onbeat_spec.trace_read import TraceFile
 
-TraceVerdict = Literal["holds", "violated", "vacuous"]
+TraceVerdict = Literal["holds", "violated", "vacuous", "not asked"]
+"""`not asked`: no trace, or none of a rank on its own, can show it."""
 Progress = Callable[[int, int, int], None]
 """Takes bytes read, bytes in all, steps so far."""
 
+ALL = (*CATALOGUE, *GROUP_CATALOGUE, COMPLETE)
+"""What a trace is checked for, by ids."""
 MOST_FINDINGS = 20
 """Findings kept of one invariant; all are counted."""
 EVERY = 1 << 20
@@ -41,7 +45,7 @@ class InvariantVerdict:
     """How often its premise was met."""
     violations: int
     why: str
-    """What was never seen, if it is vacuous."""
+    """What was never seen, if it is vacuous or not asked."""
 
 
 @dataclass(slots=True)
@@ -59,13 +63,16 @@ class TraceReport:
     findings: list[TraceFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What a reader should know: cut lines, files that are not there, ranks that end before others."""
+    allow_vacuous: Collection[str] = ()
+    """Ids of invariants that need not be put to the test."""
 
     @property
     def exit_code(self) -> int:
-        """0: what the trace shows holds; 1: something is violated; 2: there was nothing to check."""
+        """0: all holds; 1: something is violated; 2: there was no step, or something was never put to the test."""
         if any(row.violations for row in self.rows):
             return 1
-        return 0 if self.steps else 2
+        vacuous = {row.invariant for row in self.rows if row.verdict == "vacuous"} - {*self.allow_vacuous}
+        return 2 if vacuous or not self.steps else 0
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as values of JSON."""
@@ -97,20 +104,26 @@ class TraceReport:
         }
 
 
-def check_trace(paths: Sequence[str], *, context: int = 0, progress: Progress | None = None) -> TraceReport:
+def check_trace(
+    paths: Sequence[str], *, context: int = 0, allow_vacuous: Collection[str] = (), progress: Progress | None = None
+) -> TraceReport:
     """Check trace files, several of one rank or of several ranks of one group.
 
     Args:
         paths: the files, in any order.
         context: steps shown before and after each violation.
+        allow_vacuous: ids of invariants that need not be put to the test for the exit code to be 0.
         progress: told how far it is.
 
     Raises:
         TraceError: a file cannot be read, or the files do not belong together. OSError: a file cannot be opened.
+        OnbeatError: `allow_vacuous` names no invariant.
     """
+    require_known(allow_vacuous, ALL)
     began = perf_counter()
     check = _Check(context, progress, sum(Path(path).stat().st_size for path in paths))
     report = check.report
+    report.allow_vacuous = allow_vacuous
     for group in _groups(paths, report.notes):
         check.group(group)
     report.files = len(paths)
@@ -172,11 +185,14 @@ class _Check:
         self.counts: Counter[str] = Counter()
         self.open: dict[int, list[TraceFinding]] = {}
         """For each rank, findings whose history is not complete."""
+        self.groups = 0
+        """Groups of two ranks or more, as their files say; not all of them need be there."""
         self._reported = 0
         self._done = 0
 
     def group(self, files: dict[int, list[str]]) -> None:
         """Check one group."""
+        self.groups += any(_header(parts[0]).ranks > 1 for parts in files.values())
         replays = {rank: RankReplay(paths, self.tally, self.context) for rank, paths in files.items()}
         merged = {rank: self._follow(rank, replay) for rank, replay in replays.items()}
         monitor, ends = GroupMonitor(files), dict[int, int]()
@@ -251,19 +267,22 @@ class _Check:
     def rows(self) -> list[InvariantVerdict]:
         """Return a row for each invariant, those of a group last."""
         met = self.tally.met
-        rows = [
-            self._row(id, met[id], "" if entry.in_traces is None else entry.in_traces.words)
-            for id, entry in CATALOGUE.items()
-        ]
-        rows += [self._row(id, met[id], entry.premise.words) for id, entry in GROUP_CATALOGUE.items()]
-        return [*rows, self._row(COMPLETE, self.report.steps, "a step")]
+        rows = []
+        for id, entry in CATALOGUE.items():
+            why = UNSEEN if entry.in_traces is None else f"never seen: {entry.in_traces.words}"
+            rows.append(self._row(id, met[id], why, asked=entry.in_traces is not None))
+        for id, entry in GROUP_CATALOGUE.items():
+            if entry.in_traces is None:
+                why = UNSEEN_OF_GROUP
+            else:
+                why = f"never seen: {entry.in_traces.words}" if self.groups else ALONE
+            rows.append(self._row(id, met[id], why, asked=entry.in_traces is not None and self.groups > 0))
+        return [*rows, self._row(COMPLETE, self.report.steps, "never seen: a step", asked=True)]
 
-    def _row(self, id: str, met: int, premise: str) -> InvariantVerdict:
+    def _row(self, id: str, met: int, why: str, *, asked: bool) -> InvariantVerdict:
         count = self.counts[id]
-        verdict: TraceVerdict = "violated" if count else "holds" if met else "vacuous"
-        return InvariantVerdict(
-            id, verdict, met, count, (f"never seen: {premise}" if premise else UNSEEN) if not met else ""
-        )
+        verdict: TraceVerdict = "violated" if count else "holds" if met else "vacuous" if asked else "not asked"
+        return InvariantVerdict(id, verdict, met, count, "" if met else why)
 
 
 __all__ = ["TraceFinding", "Position", "InvariantVerdict", "TraceReport", "check_trace"]

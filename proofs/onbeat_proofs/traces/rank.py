@@ -242,7 +242,10 @@ class RankReplay:
         scheduled: frozenset[str] = frozenset()
         if self._flights and self._flights[0][0] == update.step:
             scheduled = self._flights.popleft()[1]
-        for id in scheduled.union(update.tokens):
+        receivers = scheduled.union(update.tokens)
+        if any(update.tokens.get(id, 1) for id in receivers):
+            self.tally.delivered()
+        for id in receivers:
             if id in self._num_tokens:
                 self._num_tokens[id] += update.tokens.get(id, 1)
         for id, reason in update.finished.items():

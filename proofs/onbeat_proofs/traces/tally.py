@@ -1,4 +1,4 @@
-"""How often a trace put each invariant to the test (`Invariant.in_traces`, and the premises of a group).
+"""How often a trace put each invariant to the test (`Invariant.in_traces`).
 
 A trace shows partial states, and no second run from any state. An invariant whose premise never occurred is vacuous,
 which is no fault of a trace, and never a pass.
@@ -10,13 +10,14 @@ from typing import Any
 from onbeat_proofs.play.tally import by_event
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
 from onbeat_spec.records import Facts, GroupStep
-from onbeat_spec.trace import Accepted, Crashed, Notice, Record, Refused, StepRecord, Update
+from onbeat_spec.trace import Accepted, Crashed, Notice, Record, Refused, StepRecord
 
 UNSEEN = "it compares two runs from one state, and a trace has one"
+UNSEEN_OF_GROUP = "no lock step shows it; onbeat protocol checks it"
+ALONE = "it is about a group, and the trace is of ranks on their own"
 
 _RECORDED = by_event(
-    {id: entry.in_traces for id, entry in CATALOGUE.items() if entry.in_traces is not None}
-    | {id: entry.premise for id, entry in GROUP_CATALOGUE.items()}
+    {id: entry.in_traces for id, entry in (CATALOGUE | GROUP_CATALOGUE).items() if entry.in_traces is not None}
 )
 
 
@@ -38,8 +39,6 @@ class TraceTally:
                 self.count("accepted")
             case Refused():
                 self.count("refused", True)
-            case Update():
-                self.count("delivered", True)
             case Notice():
                 self.count("notice", record.known)
         if not isinstance(record, Crashed | StepRecord):
@@ -51,6 +50,10 @@ class TraceTally:
         self.count("step", facts)
         if record.whole is not None or facts.after.held >= 0:
             self.count("whole")
+
+    def delivered(self) -> None:
+        """The outputs of a step were read, and brought a token."""
+        self.count("delivered", True)
 
     def lock_step(self, step: GroupStep) -> None:
         """A lock step of a group is complete."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onbeat_proofs.audit.reports import outputs
+from onbeat_proofs.verbs.vacuous import allow_vacuous
 
 if TYPE_CHECKING:
     from onbeat_proofs.audit.results import AuditReport, Finding, InvariantResult
@@ -54,7 +55,8 @@ MOST = 5
     metavar="FOLDER",
     help="Write each finding into FOLDER: a scenario, and a pytest file that needs only the family's own package.",
 )
-@click.option("--own", is_flag=True, help="Set apart violations that the base class has in the same run.")
+@click.option("--own", is_flag=True, help="Set apart violations that the base class has in the same scenario.")
+@allow_vacuous
 @click.option(
     "--in-process", is_flag=True, help="Run the class in this process, for a debugger; a crash ends the audit."
 )
@@ -68,6 +70,7 @@ def command(
     interval: int,
     findings: str | None,
     own: bool,
+    allow_vacuous: tuple[str, ...],
     in_process: bool,
     **files: str | None,
 ) -> int:
@@ -77,7 +80,7 @@ def command(
     also be a file.py. It runs in a process of its own. Every violation is printed as a scenario for `onbeat replay`,
     made small.
 
-    Exits with 0 if every invariant holds, 1 if one is violated, 2 if one was never put to the test.
+    Exits with 0 if every invariant holds, 1 if one is violated, 2 if one was never put to the test or not decided.
     """
     from onbeat_proofs.audit.job import AuditJob, audit_apart
     from onbeat_proofs.audit.reports.folder import require_folder, write_findings
@@ -100,10 +103,12 @@ def command(
                 arrivals=loads,
                 interval=interval,
                 own=own,
+                allow_vacuous=allow_vacuous,
                 progress=progress,
             )
         else:
-            report = audit_apart(AuditJob(scheduler, policy, budget, seed, workload, interval, own), progress)
+            job = AuditJob(scheduler, policy, budget, seed, workload, interval, own, allow_vacuous=allow_vacuous)
+            report = audit_apart(job, progress)
     click.echo("\n".join(lines(report)))
     written.write(report)
     if findings is not None:
@@ -158,6 +163,10 @@ def lines(report: "AuditReport") -> Iterator[str]:
     yield from _workload(report)
     for finding in report.findings:
         yield from _finding(finding)
+    for finding in report.not_reproduced:
+        yield ""
+        yield f"NOT REPRODUCED  {finding.invariant} at step {finding.step}, found by {finding.check}: {finding.message}"
+        yield f"          {len(finding.scenario.steps)} operations, which did not show it when they were replayed"
     yield ""
     yield _summary(report)
 
@@ -213,6 +222,8 @@ def _steps(steps: int, seconds: float) -> str:
 def _counts(row: "InvariantResult") -> str:
     from onbeat_proofs.play.tally import never_seen
 
+    if row.reason:
+        return row.reason
     if not any(row.counts.values()):
         return never_seen(row.invariant) if row.verdict == "vacuous" else ""
     counts = "  ".join(f"{check} {count:>7,}" for check, count in row.counts.items())
@@ -239,12 +250,15 @@ def _workload(report: "AuditReport") -> Iterator[str]:
 def _finding(finding: "Finding") -> Iterator[str]:
     yield ""
     yield f"VIOLATED  {finding.invariant} at step {finding.step}, found by {finding.check}: {finding.message}"
+    if finding.replayed == "not tried":
+        yield "          as it was found: it was not made small"
     if finding.also:
         yield f"          the same run violates {', '.join(finding.also)}"
     yield ""
     yield from finding.yaml.splitlines()
-    yield ""
-    yield from (f"    {line}" for line in finding.table.splitlines())
+    if finding.table:
+        yield ""
+        yield from (f"    {line}" for line in finding.table.splitlines())
 
 
 def _summary(report: "AuditReport") -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onbeat_proofs.verbs.vacuous import allow_vacuous
+
 if TYPE_CHECKING:
     from onbeat_proofs.traces.check import Progress, TraceFinding, TraceReport
 
@@ -16,21 +18,22 @@ if TYPE_CHECKING:
 @click.command("check-trace")
 @click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER...")
 @click.option("--context", default=0, metavar="N", type=click.IntRange(min=0), help="Show N steps around a violation.")
+@allow_vacuous
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the results to FILE.")
-def command(files: tuple[str, ...], *, context: int, json_file: str | None) -> int:
+def command(files: tuple[str, ...], *, context: int, allow_vacuous: tuple[str, ...], json_file: str | None) -> int:
     """Check recorded steps against the invariants, by rank and across a group.
 
     A trace consists of the files that a recorder wrote in one run, of one rank or of several. An invariant whose
-    premise the trace never met is listed as vacuous; this is not an error.
+    premise the trace never met is vacuous. What no trace can show, or none of a rank on its own, is not asked.
 
-    Exits with 0 if everything that the trace shows holds, 1 if something is violated, 2 if a file cannot be read or no
-    step is in them.
+    Exits with 0 if everything holds, 1 if something is violated, 2 if a file cannot be read, no step is in them, or an
+    invariant is vacuous that is not allowed to be.
     """
     from onbeat_proofs.traces.check import check_trace
     from onbeat_spec.trace_read import trace_paths
 
     with _progress() as progress:
-        report = check_trace(trace_paths(files), context=context, progress=progress)
+        report = check_trace(trace_paths(files), context=context, allow_vacuous=allow_vacuous, progress=progress)
     click.echo("\n".join(lines(report)))
     if json_file is not None:
         Path(json_file).write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
@@ -64,7 +67,7 @@ def lines(report: "TraceReport") -> Iterator[str]:
     yield ""
     width = max((len(row.invariant) for row in report.rows), default=0)
     for row in report.rows:
-        detail = row.why if row.verdict == "vacuous" else f"{row.met:>9,} times put to the test"
+        detail = row.why if row.verdict in ("vacuous", "not asked") else f"{row.met:>9,} times put to the test"
         if row.violations:
             detail = f"{row.met:>9,} times put to the test  {row.violations:,} violations"
         yield f"{row.verdict:<9}  {row.invariant:<{width}}  {detail}"
@@ -91,7 +94,7 @@ def _summary(report: "TraceReport") -> str:
     if not report.steps:
         return "nothing was checked: there is no step in the trace"
     verdicts = [row.verdict for row in report.rows]
-    parts = [f"{verdicts.count(v)} {v}" for v in ("holds", "violated", "vacuous") if v in verdicts]
+    parts = [f"{verdicts.count(v)} {v}" for v in ("holds", "violated", "vacuous", "not asked") if v in verdicts]
     shown = sum(row.violations for row in report.rows)
     more = f"; {len(report.findings):,} of {shown:,} violations shown" if shown > len(report.findings) else ""
     return f"{len(verdicts)} invariants: {', '.join(parts)} ({report.seconds:.1f} s){more}".replace(" holds", " hold")

@@ -12,8 +12,8 @@ from rich.table import Table
 from onbeat_proofs.audit.results import AuditReport
 from onbeat_proofs.audit.run import audit
 from onbeat_proofs.foreign.targets import load_scheduler
+from onbeat_proofs.prove.claims import proved_for
 from onbeat_proofs.prove.decide import Proof, prove
-from onbeat_proofs.prove.theorem import FOR_ALL, TheoremVerdict
 from onbeat_reference.workload import arrivals
 from onbeat_spec.catalogue import CATALOGUE, Invariant
 from onbeat_spec.policy import POLICIES
@@ -64,7 +64,7 @@ def _table(proof: Proof, report: AuditReport) -> Table:
     """A row for each invariant: how it is proved, and how often each test met its premises."""
     table = Table(box=None, pad_edge=False)
     table.add_column("invariant", no_wrap=True)
-    table.add_column("proved for", no_wrap=True)
+    table.add_column("proved for")
     for check in ("suite", "search", "random"):
         table.add_column(check, justify="right")
     table.add_column("trace", no_wrap=True)
@@ -78,14 +78,8 @@ def _table(proof: Proof, report: AuditReport) -> Table:
         verdict = (
             "[green]holds[/]" if holds else f"[bold red]{row.verdict if row.verdict != 'holds' else 'unproved'}[/]"
         )
-        table.add_row(entry.id, _proved_for(proofs), *counts, _trace(entry, report), verdict)
+        table.add_row(entry.id, proved_for(proofs), *counts, _trace(entry, report), verdict)
     return table
-
-
-def _proved_for(verdicts: list[TheoremVerdict]) -> str:
-    if any(verdict.strength == FOR_ALL for verdict in verdicts):
-        return "all sizes"
-    return "all values" if verdicts else "(tested)"
 
 
 def _trace(entry: Invariant, report: AuditReport) -> str:

@@ -91,7 +91,7 @@ def run(deep: bool, json_file: Path | None, scenarios: Path | None, html: Path |
 
 def _runs(proof: GroupProof) -> list[tuple[str, str, GroupExplored]]:
     """Return every run that was found: a name for its file, what it shows, the run."""
-    found = [(fault.case or "uncompared", fault.says, each) for fault, each in proof.planted if each.path]
+    found = [(fault.name, fault.says, each) for fault, each in proof.planted if each.path]
     wrong = [each for each in proof.explored if each.path]
     return [*((f"violation-{number}", str(each.scope), each) for number, each in enumerate(wrong)), *found]
 

@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from onbeat_proofs.prove.claims import strength_of
 from onbeat_proofs.prove.decide import Proof, prove
-from onbeat_proofs.prove.theorem import FOR_ALL, TheoremVerdict
+from onbeat_proofs.prove.theorem import TheoremVerdict
 from onbeat_proofs.verbs.progress import progress
 from onbeat_spec.policy import POLICIES
 
@@ -87,8 +88,7 @@ def verdict_table(proof: Proof) -> Table:
     by_key = {(verdict.id, verdict.policy): verdict for verdict in proof.verdicts}
     for id in dict.fromkeys(verdict.id for verdict in proof.verdicts):
         row = [by_key[id, policy] for policy in policies]
-        strength = "all sizes" if row[0].strength == FOR_ALL else "all values"
-        table.add_row(id, strength, *[_mark(verdict) for verdict in row])
+        table.add_row(id, strength_of(row[0]), *[_mark(verdict) for verdict in row])
     return table
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from onbeat_proofs.play.suite import suite_path
 from onbeat_proofs.protocol.scenario import load
 from onbeat_proofs.protocol.theorems.group import THEOREMS
+from onbeat_proofs.prove.claims import claims_of, markdown, strength_of
 from onbeat_proofs.prove.coverage import KINDS, Coverage, matrix, suite
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE, Invariant
 from onbeat_spec.errors import OnbeatError
@@ -16,7 +17,8 @@ from onbeat_spec.errors import OnbeatError
 
 @click.command()
 @click.argument("invariant", required=False, metavar="[ID]")
-def command(invariant: str | None) -> int:
+@click.option("--claims", is_flag=True, help="Print every claim, its strength and what it leaves out, as Markdown.")
+def command(invariant: str | None, claims: bool) -> int:
     """Print the catalogue of invariants, or everything about one.
 
     Exit code 0: every invariant has at least two kinds of check, a proof among them where the design asks for one.
@@ -24,6 +26,10 @@ def command(invariant: str | None) -> int:
     """
     console = Console()
     rows = matrix()
+    if claims:
+        for line in markdown(rows):
+            click.echo(line)
+        return 0
     if invariant is None:
         console.print(_catalogue(rows))
         console.print()
@@ -73,7 +79,8 @@ def _print_group(console: Console, entry: Invariant) -> None:
     for scenario in load(suite_path() / "group"):
         if entry.id in scenario.invariants:
             console.print(f"  scenario    {scenario.name}", markup=False, highlight=False, soft_wrap=True)
-    console.print("  trace       onbeat check-trace: every lock step of a recorded group", highlight=False)
+    if entry.in_traces is not None:
+        console.print("  trace       onbeat check-trace: every lock step of a recorded group", highlight=False)
     console.print(f"\ncases\n  {', '.join(entry.cases) or 'none: it is here for its own sake'}", highlight=False)
 
 
@@ -90,6 +97,9 @@ def _matrix(rows: list[Coverage]) -> Table:
 
 def _print_predicates(console: Console, entry: Invariant) -> None:
     console.print(f"{entry.id}\n  {entry.statement}", markup=False, highlight=False, soft_wrap=True)
+    if not entry.scopes:
+        console.print("\nno predicate over one thing: whole runs are compared\n", highlight=False)
+        return
     console.print("\npredicates", highlight=False)
     for scope in entry.scopes:
         source = inspect.getsource(getattr(entry, scope))
@@ -103,7 +113,11 @@ def _print_one(console: Console, row: Coverage) -> None:
     entry = row.invariant
     _print_predicates(console, entry)
     console.print("checks", highlight=False)
-    for kind in KINDS:
+    for theorem in claims_of(entry.id):
+        left_out = f"; leaves out: {'; '.join(theorem.restrictions)}" if theorem.restrictions else ""
+        text = f"  proof       {theorem.id}: {strength_of(theorem)}{left_out}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for kind in [kind for kind in KINDS if kind not in ("for all", "symbolic")]:
         for check in row.checks[kind]:
             console.print(f"  {kind:<11} {check}", markup=False, highlight=False, soft_wrap=True)
     cases = sorted({*entry.cases, *(s.case for s in suite() if s.case and entry.id in s.invariants)}, key=_case_number)
@@ -122,4 +136,6 @@ _SCOPES = {
     "runs": "two runs from one state",
     "history": "a history",
     "group": "one lock step of a group",
+    "call": "one call of a group's front end",
+    "read": "one event that a rank has read",
 }

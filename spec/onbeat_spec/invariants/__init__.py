@@ -4,9 +4,20 @@ To add one, write it into the module that it belongs to. Every check, table and 
 """
 
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE, enter
-from onbeat_spec.invariants import bounds, capacity, flag, group, holds, lifecycle, lists, memory
+from onbeat_spec.invariants import (
+    bounds,
+    capacity,
+    effect,
+    flag,
+    group,
+    group_events,  # noqa: F401 - it adds predicates to the invariants of `group`
+    holds,
+    lifecycle,
+    lists,
+    memory,
+)
 
-enter(CATALOGUE, (holds, flag, bounds, capacity, lists, memory, lifecycle))
+enter(CATALOGUE, (holds, effect, flag, bounds, capacity, lists, memory, lifecycle))
 enter(GROUP_CATALOGUE, (group,))
 
 STATE_PREDICATES = [(entry, entry.state) for entry in CATALOGUE.values() if entry.state is not None]
@@ -14,5 +25,15 @@ STEP_PREDICATES = [(entry, entry.step) for entry in CATALOGUE.values() if entry.
 RUNS_PREDICATES = [(entry, entry.runs) for entry in CATALOGUE.values() if entry.runs is not None]
 HISTORIES = [(entry, entry.history) for entry in CATALOGUE.values() if isinstance(entry.history, type)]
 GROUP_PREDICATES = [(entry, entry.group) for entry in GROUP_CATALOGUE.values() if entry.group is not None]
+CALL_PREDICATES = [(entry, entry.call) for entry in GROUP_CATALOGUE.values() if entry.call is not None]
+READ_PREDICATES = [(entry, entry.read) for entry in GROUP_CATALOGUE.values() if entry.read is not None]
 
-__all__ = ["GROUP_PREDICATES", "HISTORIES", "RUNS_PREDICATES", "STATE_PREDICATES", "STEP_PREDICATES"]
+__all__ = [
+    "CALL_PREDICATES",
+    "GROUP_PREDICATES",
+    "HISTORIES",
+    "READ_PREDICATES",
+    "RUNS_PREDICATES",
+    "STATE_PREDICATES",
+    "STEP_PREDICATES",
+]

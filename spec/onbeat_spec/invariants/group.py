@@ -1,7 +1,8 @@
 """The invariants of a lock-step group, over one lock step of all its ranks.
 
 A predicate says nothing where the ranks recorded nothing that it could read; the premise tells, so that silence is
-never taken for a pass.
+never taken for a pass. Two invariants have no predicate over a lock step, and no trace shows them: one compares whole
+runs, the other is about what follows when no lock step does.
 """
 
 from collections.abc import Mapping
@@ -9,13 +10,15 @@ from collections.abc import Mapping
 from onbeat_spec.catalogue import Invariant, Premise, Verdict
 from onbeat_spec.records import GroupStep
 
+TWO_PHASES = Premise(
+    "a lock step with the phases of two ranks",
+    lock_step=lambda step: sum(member.lock.phase is not None for member in step.members.values()) > 1,
+)
 phase_agrees = Invariant(
     "phase-agrees",
     "All ranks of a group see the same phase at the same step.",
-    Premise(
-        "a lock step with the phases of two ranks",
-        lock_step=lambda step: sum(member.lock.phase is not None for member in step.members.values()) > 1,
-    ),
+    TWO_PHASES,
+    in_traces=TWO_PHASES,
 )
 
 
@@ -28,10 +31,12 @@ def phases_agree(step: GroupStep) -> Verdict:
     return None
 
 
+TWO_RANKS = Premise("a lock step of two ranks", lock_step=lambda step: len(step.members) + len(step.missing) > 1)
 collectives_align = Invariant(
     "collectives-align",
     "Every running rank takes part in the same sequence of collectives, zero-token steps included.",
-    Premise("a lock step of two ranks", lock_step=lambda step: len(step.members) + len(step.missing) > 1),
+    TWO_RANKS,
+    in_traces=TWO_RANKS,
     cases=("B78", "B80"),
 )
 
@@ -54,10 +59,12 @@ def _dummy_or_stop(step: GroupStep) -> bool:
     return len(members) > 1 and (all(member.lock.last for member in members) or any(member.dummy for member in members))
 
 
+DUMMY_OR_STOP = Premise("a dummy, or a lock step after which all ranks stop", lock_step=_dummy_or_stop)
 wake_not_lost = Invariant(
     "wake-not-lost",
     "A request accepted by any rank gets the whole group stepping, and no rank with one that may run runs a dummy.",
-    Premise("a dummy, or a lock step after which all ranks stop", lock_step=_dummy_or_stop),
+    DUMMY_OR_STOP,
+    in_traces=DUMMY_OR_STOP,
     cases=("B73", "B77"),
 )
 
@@ -74,13 +81,15 @@ def work_is_taken_up(step: GroupStep) -> Verdict:
     return None
 
 
+SOMEBODY_STOPS = Premise(
+    "a lock step after which a rank stops",
+    lock_step=lambda step: len(step.members) > 1 and any(member.lock.last for member in step.members.values()),
+)
 pause_agreed = Invariant(
     "pause-agreed",
     "A rank stops only when all agreed; after that no stale wake starts it; resume is idempotent.",
-    Premise(
-        "a lock step after which a rank stops",
-        lock_step=lambda step: len(step.members) > 1 and any(member.lock.last for member in step.members.values()),
-    ),
+    SOMEBODY_STOPS,
+    in_traces=SOMEBODY_STOPS,
     cases=("B74", "B76"),
 )
 
@@ -102,23 +111,11 @@ sync_interval_free = Invariant(
 )
 
 
-@sync_interval_free.over("group")
-def _unseen(step: GroupStep) -> Verdict:
-    """Nothing: a trace was made with one interval, and does not tell what another would have changed."""
-    return None
-
-
 end_is_clear = Invariant(
     "end-is-clear",
     "When a rank dies all others end, with the reason, and none waits for ever.",
     Premise("what the others do once a rank has died: they write no more lock steps"),
 )
-
-
-@end_is_clear.over("group")
-def _over(step: GroupStep) -> Verdict:
-    """Nothing: who died takes part in no lock step."""
-    return None
 
 
 def _dummy_beside_others(step: GroupStep) -> bool:
@@ -127,10 +124,12 @@ def _dummy_beside_others(step: GroupStep) -> bool:
     return len(fillers) > 1 and any(filler is not None and filler.expert_rows is not None for filler in fillers)
 
 
+DUMMY_COUNTED = Premise("a lock step of two ranks with what a dummy took", lock_step=_dummy_beside_others)
 fillers_are_free = Invariant(
     "fillers-are-free",
     "A dummy takes no KV block, reaches no expert, and keeps no other rank from its forward.",
-    Premise("a lock step of two ranks with what a dummy took", lock_step=_dummy_beside_others),
+    DUMMY_COUNTED,
+    in_traces=DUMMY_COUNTED,
     cases=("N02", "N06"),
     by_proof=False,
 )

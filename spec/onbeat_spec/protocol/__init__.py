@@ -19,13 +19,15 @@ and the settings that `common` returns for all of them. A rank, for ever: `read`
 and do as its effect says; while `before_step` says idle, wait for one. Else take the turn: an exchange is one
 all-reduce of the maximum over (-read, read, work), or `tally`; a forward runs the batch, or a dummy if that has no
 token. Then `after_step`; and if now `read` is `agreed`, the rank has stopped: it tells the front end that number
-(`report`), gives its memory up if `asleep`, and goes if `ended`; who stays then makes the communicator of those who are
-left. When a collective fails or runs out of time: `lost`. A rank that ends, and was not removed, has to be made known
-to the front end (`died`), which fails what all its ranks had. A wait-pause is the protocol's alone: a scheduler that
-stops admission would never finish what it has. The front end sends what each function returns, and beside an event what
-is the engine's: a request's tokens with `request`, who goes with `leave` and `remove`. That a client aborts its request
-is no event: it follows the request on the same channel, and only takes work away. Nobody joins a group: it is started
-anew.
+(`report`), gives its memory up if `asleep`, and goes if `ended`; who stays then makes the communicator of those who
+are left. When a collective fails or runs out of time, or the front end is gone: `lost`. A rank that ends, and was not
+removed, has to be made known to the front end (`died`), which fails what all its ranks had; when all its ranks have
+been started anew, `restart`. A forward is throttled as its turn says, or by the rank's own clock; a batch without
+tokens is a dummy where the forward is `shares`d, else nothing. A wait-pause is the protocol's alone: a scheduler that
+stops admission would never finish what it has. The front end sends what each function returns, and beside an event
+what is the engine's: a request's tokens with `request`, who goes with `leave` and `remove`. That a client aborts its
+request is no event: it follows the request on the same channel, and only takes work away. Nobody joins a group: it is
+started anew.
 
 Events travel on channels that keep their order and lose nothing (TCP does); a channel that breaks ends the group.
 Copies of events, and copies, delays and losses of reports, are harmless. Several front ends: one numbers, the others
@@ -44,6 +46,7 @@ from onbeat_spec.protocol.front import (
     remove,
     report,
     request,
+    restart,
     resume,
     rouse,
     sleep,
@@ -62,6 +65,7 @@ from onbeat_spec.protocol.rank import (
     lost,
     may_run,
     read,
+    shares,
     stop,
     tally,
 )
@@ -88,6 +92,7 @@ __all__ = [
     "lost",
     "may_run",
     "read",
+    "shares",
     "stop",
     "tally",
     # the front end
@@ -102,6 +107,7 @@ __all__ = [
     "remove",
     "report",
     "request",
+    "restart",
     "resume",
     "rouse",
     "sleep",

@@ -36,10 +36,14 @@ def publish(
 ) -> tuple[Front, Sent]:
     """Number an event and send it to every rank, the one it happened at included (B73, B77).
 
+    Nobody is left in a group that has ended: it is sent nothing. What was asked of it counts once it starts again.
+
     Args:
         kind: what it is to `rank`, or to all if that is None.
         others: what it is to all others.
     """
+    if front.ended:
+        return front, ()
     number = front.last + 1
     sent = tuple((to, Event(number, kind if rank in (None, to) else others, mode)) for to in front.members)
     return front._replace(last=number), sent
@@ -84,24 +88,31 @@ def withdraw(front: Front) -> Front:
 def pause(front: Front, mode: PauseMode, *, holds: bool) -> tuple[Front, Sent]:
     """Pause the group; see `complete`. A second pause of the same mode changes nothing; the latest mode counts.
 
+    An abort drops what was held, too: the caller tells those who wait for it.
+
     Args:
         holds: requests that come while it is paused are held, not refused.
 
     Raises:
         ProtocolMisuse: it sleeps, and the requests that it keeps are to be finished.
     """
-    if front.ended or front.paused == mode:
+    if front.paused == mode:
         return front, ()
     if front.sleeping and mode == "wait":
         raise ProtocolMisuse("a sleeping group cannot finish requests; rouse it first, or pause with keep or abort")
-    return publish(front._replace(paused=mode, holds=holds), "pause", "pause", mode)
+    held = 0 if mode == "abort" else front.held
+    return publish(front._replace(paused=mode, holds=holds, held=held), "pause", "pause", mode)
 
 
 def resume(front: Front) -> tuple[Front, Sent]:
-    """Resume, from sleep too. The caller now hands in, with `request`, the requests that were held."""
-    if front.ended or front.paused is None:
+    """Resume, from sleep too. The caller now hands in, with `request`, the requests that were held.
+
+    Those of a group that has ended stay held until it starts again, unless another group takes them (`withdraw`).
+    """
+    if front.paused is None:
         return front, ()
-    return publish(front._replace(paused=None, sleeping=False, held=0), "resume", "resume")
+    held = front.held if front.ended else 0
+    return publish(front._replace(paused=None, sleeping=False, held=held), "resume", "resume")
 
 
 def sleep(front: Front) -> tuple[Front, Sent]:
@@ -112,14 +123,14 @@ def sleep(front: Front) -> tuple[Front, Sent]:
     """
     if front.paused is None:
         raise ProtocolMisuse("sleep needs a paused group; pause it first")
-    if front.ended or front.sleeping:
+    if front.sleeping:
         return front, ()
     return publish(front._replace(sleeping=True), "sleep", "sleep")
 
 
 def rouse(front: Front) -> tuple[Front, Sent]:
     """Let the ranks of a sleeping group take their memory back. It stays paused."""
-    if front.ended or not front.sleeping:
+    if not front.sleeping:
         return front, ()
     return publish(front._replace(sleeping=False), "rouse", "rouse")
 
@@ -151,7 +162,30 @@ def died(front: Front, rank: int) -> tuple[Front, Sent]:
     _place(front, rank)
     if front.ended:
         return front, ()
-    return publish(front._replace(ended=f"rank {rank} died"), "end", "end")
+    front, sent = publish(front, "end", "end")
+    return front._replace(ended=f"rank {rank} died"), sent
+
+
+def restart(front: Front) -> tuple[Front, Sent]:
+    """Begin the log of a group that has ended anew, for ranks that were all started in the place of its members.
+
+    They are told what was asked of the group last, before its end or after it: that it is paused, and sleeps. If it is
+    not, the caller now hands in what was held, as after `resume`. Ranks that had been removed are members again.
+
+    Raises:
+        ProtocolMisuse: it has not ended.
+    """
+    if not front.ended:
+        raise ProtocolMisuse("only a group that has ended is started again")
+    fresh = Front(front.members)
+    if front.paused is None:
+        return fresh, ()
+    fresh, sent = pause(fresh, front.paused, holds=front.holds)
+    fresh = fresh._replace(held=front.held)
+    if not front.sleeping:
+        return fresh, sent
+    fresh, more = sleep(fresh)
+    return fresh, (*sent, *more)
 
 
 def report(front: Front, rank: int, number: int) -> Front:

@@ -54,8 +54,8 @@ class Turn(NamedTuple):
     """What a rank does next. `idle`: nothing, until it reads an event."""
 
     kind: Kind
-    throttle: bool = False
-    """Prefills are held back in this forward. Never of a group of one: its local clock says (`cadence.LocalClock`)."""
+    throttle: bool | None = False
+    """Prefills are held back in this forward; None: its local clock says (`cadence.LocalClock`), in a group of one."""
     phase: int = 0
     vote: Vote | None = None
 
@@ -90,6 +90,11 @@ def read(rank: Rank, event: Event) -> tuple[Rank, Effect]:
     return rank, "none"
 
 
+def shares(rank: Rank) -> bool:
+    """Whether a rank's forwards are those of others too. One that is left alone in its group is on its own."""
+    return rank.members > 1
+
+
 def may_run(rank: Rank, has_work: bool) -> bool:
     """Whether a rank has work that may run: a pause that waits lets it finish, the others do not."""
     return has_work and rank.paused in (None, "wait")
@@ -111,7 +116,8 @@ def before_step(rank: Rank, has_work: bool, settings: GroupSettings) -> Turn:
     if rank.asleep:
         return Turn("idle")
     kind: Kind = "step" if may_run(rank, has_work) else "dummy"
-    return Turn(kind, rank.members > 1 and throttles(rank.phase, settings.interval), rank.phase)
+    throttle = throttles(rank.phase, settings.interval) if shares(rank) else None
+    return Turn(kind, throttle, rank.phase)
 
 
 def collectives(turn: Turn, tokens: int) -> tuple[str, ...]:
@@ -141,7 +147,7 @@ def after_step(rank: Rank, settings: GroupSettings, agreement: Agreement | None)
     if agreement is None:
         return rank._replace(left=rank.left - 1, phase=advance(rank.phase, settings.interval))
     if agreement.work:
-        return rank._replace(left=settings.sync if rank.members > 1 else 1)
+        return rank._replace(left=settings.sync if shares(rank) else 1)
     if agreement.lowest == agreement.highest:
         return stop(rank)
     return rank

@@ -232,7 +232,8 @@ def test_pause_sleep_and_resume(ranks: int, tmp_path: Path) -> None:
 
     run(work)
     report = check_trace([str(path) for path in tmp_path.iterdir()])
-    assert (report.exit_code, report.findings) == (0, [])
+    assert report.steps
+    assert report.findings == []
 
 
 def test_who_is_awake_need_not_be_woken() -> None:

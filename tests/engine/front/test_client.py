@@ -20,6 +20,7 @@ from onbeat_engine.wire.messages import (
     ToRank,
 )
 from onbeat_engine.wire.params import SamplingParams
+from onbeat_spec import protocol
 from onbeat_spec.errors import OnbeatError, ProtocolMisuse
 from onbeat_spec.records import LockStep, Member
 
@@ -195,6 +196,29 @@ def test_a_group_that_died_counts_nothing_that_was_handed_in_since() -> None:
     assert held(world) == [0, 0]
     world.add("b")
     assert held(world) == [1, 0]
+
+
+def test_a_group_that_starts_again_is_as_the_others_became_meanwhile() -> None:
+    world = World(2, False, restarts=True)
+    world.client.died(0, "killed")
+    world.client.recovering.add(0)
+    world.client.pause("wait")
+    world.client.pause("keep")
+    world.client.sleep()
+    before = len(world.sent)
+    world.client.joined(0, 1)
+    kinds = [(to, message.kind, message.mode) for to, message in world.sent[before:] if isinstance(message, LogEntry)]
+    assert kinds == [(0, "pause", "keep"), (0, "sleep", "keep")]
+    world.add("a")
+    assert (world.client.paused, world.client.sleeping, world.client.num_held) == ("keep", True, 1)
+
+
+def test_who_holds_a_request_is_its_rank_s_own_group() -> None:
+    world = World(2, False)
+    world.client.fronts[1] = protocol.pause(world.client.fronts[1], "keep", holds=True)[0]
+    world.add("a")
+    world.add("b")
+    assert (world.rank_of("a"), held(world), list(world.client.requests)) == (0, [0, 1], ["a"])
 
 
 @pytest.mark.parametrize("resumed", ["before", "after"])

@@ -432,7 +432,7 @@ def test_two_ranks_step_together(interval: int, ahead: bool, tmp_path: Path) -> 
     assert fake(pair.rigs[0]).executed == fake(pair.rigs[1]).executed
     assert sum(rig.stats[-1].dummy_steps for rig in pair.rigs) > 0
     report = check_trace([str(path) for path in tmp_path.iterdir()])
-    assert (report.exit_code, report.ranks, report.findings) == (0, [0, 1], [])
+    assert (report.ranks, report.findings) == ([0, 1], [])
     assert report.lock_steps > 50
     watch = GroupWatch((0, 1), "stop")
     assert [watch.observe(rank, rig.lock_steps) for rank, rig in enumerate(pair.rigs)] == ["", ""]
@@ -530,6 +530,26 @@ def test_a_rank_leaves_and_the_other_goes_on() -> None:
     assert pair.rigs[1].core.state.members == 1
 
 
+def test_a_rank_that_is_left_alone_goes_by_its_own_clock() -> None:
+    pair = Pair(dp_sync_interval=2, prefill_schedule_interval=2)
+    pair.event("pause", "keep")
+    pair.run()
+    alone = pair.rigs[1]
+    pair.rigs[0].event("leave")
+    alone.event("remove")
+    pair.run()
+    alone.core.exchange, fake(alone).group = Alone(), None  # the communicator of those who are left
+    alone.event("resume")
+    alone.add("a", range(4), max_tokens=32)
+    alone.turns(4)
+    for number in range(4):
+        alone.add(f"b{number}", range(9), max_tokens=2)
+        alone.turns(2)
+    alone.run()
+    assert alone.stats[-1].held_steps > 0
+    assert alone.tokens["a"] == expected(range(4), 32)
+
+
 def test_a_dead_rank_ends_the_other(caplog: pytest.LogCaptureFixture) -> None:
     pair = Pair(dp_sync_interval=2)
     pair.add(0, "a", [1, 2], max_tokens=10)
@@ -551,7 +571,8 @@ def test_one_rank_s_trace_passes(tmp_path: Path) -> None:
     rig.event("resume")
     rig.run()
     report = check_trace([str(path) for path in tmp_path.iterdir()])
-    assert (report.exit_code, report.findings) == (0, [])
+    assert report.steps
+    assert report.findings == []
 
 
 def test_what_only_counts_is_told_once_there_is_much_of_it_or_no_turn_follows() -> None:

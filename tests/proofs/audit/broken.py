@@ -110,9 +110,9 @@ class OverBudget(Scheduler):
 class NextChunkAdmission(Scheduler):
     """B46: admitted as soon as the next chunk has room."""
 
-    def _has_room(self, request: Request) -> bool:
+    def _has_room(self, request: Request, needed: int, slots: int, blocks: int) -> bool:
         if request.num_blocks > 0 or self.num_slots >= self.config.max_num_seqs:
-            return super()._has_room(request)
+            return super()._has_room(request, needed, slots, blocks)
         chunk = min(request.num_tokens, self.config.max_num_batched_tokens)
         return self.pool.need(request, chunk) <= self.pool.free
 
@@ -299,3 +299,22 @@ class OwnClock(Scheduler):
         step = super().schedule(throttle_prefills)
         self.num_steps -= step.index > 0
         return step
+
+
+class RaisesWhenSomebodyWaits(Scheduler):
+    """Raises in the first step in which there is something to do."""
+
+    def schedule(self, throttle_prefills: bool = False) -> Step:
+        if self.waiting:
+            raise ValueError("somebody waits")
+        return super().schedule(throttle_prefills)
+
+
+class RaisesWhenRead(Scheduler):
+    """Raises where its state is only looked at."""
+
+    @property
+    def num_slots(self) -> int:
+        if self.num_steps > 1:
+            raise ValueError("two steps were taken")
+        return super().num_slots

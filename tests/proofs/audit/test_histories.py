@@ -1,12 +1,13 @@
 """Random histories."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from onbeat_proofs.audit.histories import random_histories
+from onbeat_proofs.audit.histories import LEAST_OPERATIONS, random_histories
 from onbeat_proofs.audit.stateful import machine_for
 from onbeat_proofs.play.drain import AT_REST
 from onbeat_proofs.play.tally import Tally
@@ -103,3 +104,31 @@ def test_enough_is_enough() -> None:
     assert machine.histories == 7
     assert machine.operations > 7
     assert machine.steps > 0
+
+
+class FromTheFirstStep(Scheduler):
+    """Violates an invariant in every step."""
+
+    @property
+    def saturated(self) -> bool:
+        return True
+
+    @saturated.setter
+    def saturated(self, value: bool) -> None:
+        pass
+
+
+def test_a_violation_does_not_end_a_history() -> None:
+    found: Found = []
+    machine = random_histories(
+        FromTheFirstStep, Policy(), lambda violation, scenario: found.append((violation, scenario)), histories=10
+    )
+    assert found
+    assert machine.operations > 10 * LEAST_OPERATIONS / 2
+    # What is reported ends with the operation that violates.
+    for violation, scenario in found:
+        violated = [
+            {seen.invariant for seen in replay_runs(replace(scenario, steps=steps), FromTheFirstStep).violations}
+            for steps in (scenario.steps, scenario.steps[:-1])
+        ]
+        assert violation.invariant in violated[0] - violated[1]

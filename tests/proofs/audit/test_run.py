@@ -130,6 +130,10 @@ def test_a_class_that_ignores_the_flag_passes_nothing_about_holds() -> None:
     assert "never seen together: an effect of the throttle, and: somebody was held" in text
     report.suite = None
     assert report.exit_code == 2
+    report.allow_vacuous = vacuous
+    assert report.exit_code == 0
+    report.allow_vacuous = vacuous - {"held-at-most"}
+    assert report.exit_code == 2
 
 
 @pytest.mark.usefixtures("brief")
@@ -156,6 +160,54 @@ def test_a_counter_that_stands_still() -> None:
 def test_what_is_no_scheduler() -> None:
     with pytest.raises(NotAScheduler):
         audit(lambda config, policy: object())  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (broken.RaisesWhenSomebodyWaits, "ValueError: somebody waits at "),
+        (broken.RaisesWhenRead, "ValueError: two steps were taken at "),
+    ],
+)
+def test_what_a_class_raises_is_shown(cls: type, message: str) -> None:
+    """Wherever it comes: in the first step, while the rank is drained, or where the class is only read."""
+    report = audit(cls)
+    (finding,) = [finding for finding in report.findings if finding.invariant == "no-crash"]
+    assert finding.message.startswith(message)
+    assert "broken.py:" in finding.message
+    assert finding.replayed == "same"
+    assert report.exit_code == 1
+
+
+class Moody(Scheduler):
+    """Schedules for one request too many, once in a process."""
+
+    done = False
+
+    @property
+    def num_slots(self) -> int:
+        if self.num_steps > 3 and len(self.running) > 1 and not Moody.done:
+            Moody.done = True
+            raise ValueError("only once")
+        return super().num_slots
+
+
+@pytest.mark.usefixtures("brief")
+def test_what_does_not_show_again_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Moody, "done", False)
+    report = audit(Moody)
+    assert report.findings == []
+    (seen,) = report.not_reproduced
+    assert (seen.invariant, seen.replayed) == ("no-crash", "differs")
+    (row,) = [row for row in report.rows if row.invariant == "no-crash"]
+    assert (row.verdict, row.violations) == ("undecided", 1)
+    assert "did not show it again" in row.reason
+    text = "\n".join(_lines(report))
+    assert "NOT REPRODUCED  no-crash at step" in text
+    assert "VIOLATED" not in text
+    report.suite = None
+    assert report.exit_code == 2
 
 
 # --- Reports ---------------------------------------------------------------------------------------------------------
@@ -255,6 +307,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["onbeat_reference:Request"], "has no method add_request"),
         (["onbeat_reference:Scheduler", "--policy", "offbeat"], "policy is 'offbeat'"),
         (["onbeat_reference:Scheduler", "--budget", "huge"], "huge"),
+        (["onbeat_reference:Scheduler", "--allow-vacuous", "slot"], "there is no invariant slot;"),
         (["onbeat_reference:Scheduler", "--workload", "nowhere.csv"], "nowhere.csv: cannot be read"),
     ],
 )

@@ -149,8 +149,8 @@ def test_state_of_its_own_is_never_merged() -> None:
 class CountsSteps(Scheduler):
     """Admits nobody in every third step: two states that differ in the step's number are not the same."""
 
-    def _has_room(self, request: Request) -> bool:
-        return self.num_steps % 3 != 2 and super()._has_room(request)
+    def _has_room(self, request: Request, needed: int, slots: int, blocks: int) -> bool:
+        return self.num_steps % 3 != 2 and super()._has_room(request, needed, slots, blocks)
 
 
 class Unpicklable(Scheduler):

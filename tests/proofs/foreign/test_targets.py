@@ -1,11 +1,13 @@
 """Classes named as text: schedulers and policies."""
 
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from onbeat_proofs.foreign.policies import policy_of
-from onbeat_proofs.foreign.targets import load_scheduler
+from onbeat_proofs.foreign.targets import is_ours, load_scheduler
 from onbeat_reference import Scheduler
 from onbeat_spec.errors import NotAScheduler, OnbeatError, PolicyError
 from onbeat_spec.policy import POLICIES, Policy
@@ -147,3 +149,19 @@ def test_what_is_no_policy_is_said_in_one_line(text: str, message: str) -> None:
 def _one_line(error: OnbeatError, message: str) -> None:
     assert message in str(error)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("call", "ours"),
+    [
+        (lambda: load_scheduler("nothing"), True),
+        (lambda: Random([]), False),  # type: ignore[arg-type]  # this file calls it
+        (lambda: policy_of([]), True),  # type: ignore[arg-type]
+    ],
+)
+def test_who_raised_is_told_by_the_innermost_frame_outside_the_standard_library(
+    call: Callable[[], object], ours: bool
+) -> None:
+    with pytest.raises((OnbeatError, TypeError, AttributeError)) as raised:
+        call()
+    assert is_ours(raised.value) is ours

@@ -191,11 +191,54 @@ def test_something_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_scenario_that_cannot_be_run_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "s.yaml").write_text("name: x\nsteps: [{abort: nobody}]\n---\nname: y\nsteps: []\n")
+    (tmp_path / "s.yaml").write_text("name: x\nsteps: [{abort: nobody}]\n---\nname: y\nsteps: [schedule]\n")
     assert run(["replay", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"ERROR   {tmp_path}/s.yaml: x: steps[0]: Abort: no request 'nobody' has been added before"
     assert lines[1:] == ["ok      y", "2 scenarios: 1 hold, 0 failed, 1 could not be run"]
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text("name: a\nsteps: [schedule]\n")
+    (tmp_path / "b.yaml").write_text("name: b\nsteps: [fly]\n")
+    (tmp_path / "c.yaml").write_text("name: a\nsteps: [schedule]\n")
+    (tmp_path / "d.yaml").write_text("name: d\nconfig: {policy: 'gone.py:Gone'}\nsteps: [schedule]\n")
+    (tmp_path / "e.yaml").write_text("name: e\nsteps: [{schedule: {}, expect: {saturated: false}}]\n")
+    target = tmp_path / "report.json"
+    assert run(["replay", str(tmp_path), str(tmp_path / "none.yaml"), "--json", str(target)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in lines[:-1]] == ["ERROR"] * 3 + ["ok", "ERROR", "ok"]
+    assert f"{tmp_path}/b.yaml, document 1 (b), line 2" in lines[0]
+    assert f"c.yaml: the name 'a' is used in {tmp_path}/a.yaml already" in lines[1]
+    assert "none.yaml: cannot be read" in lines[2]
+    assert "there is no file" in lines[4]
+    assert lines[-1] == "6 scenarios: 2 hold, 0 failed, 4 could not be run"
+    assert len(json.loads(target.read_text())["errors"]) == 4
+    (tmp_path / "e.yaml").write_text("name: e\nsteps: [{schedule: {}, expect: {saturated: true}}]\n")
+    assert run(["replay", str(tmp_path)]) == 1
+
+
+def test_what_was_never_put_to_the_test_is_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "name: n\ninvariants: [slots, budget]\nsteps: [schedule]\n---\nname: e\nsteps: []\n"
+    )
+    assert run(["replay", "-q", str(tmp_path)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("VACUOUS n: slots was never put to the test (never seen: all slots were taken")
+    assert "; budget was never put to the test (" in lines[0]
+    assert lines[1:] == ["VACUOUS e: it has no step", "2 scenarios: 0 hold, 0 failed, 2 vacuous"]
+    (tmp_path / "s.yaml").write_text("name: n\ninvariants: [slots, budget]\nsteps: [schedule]\n")
+    assert run(["replay", str(tmp_path), "--allow-vacuous", "slots"]) == 2
+    assert run(["replay", str(tmp_path), "--allow-vacuous", "slots", "--allow-vacuous", "budget"]) == 0
+    assert run(["replay", str(tmp_path), "--allow-vacuous", "slot"]) == 2
+    assert "there is no invariant slot;" in capsys.readouterr().err
+
+
+def test_no_scenario_of_the_suite_is_vacuous(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "-q", str(EXAMPLES.parent)]) == 0
+    assert "VACUOUS" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from onbeat_proofs.protocol.functions import TEXT
-from onbeat_proofs.protocol.state import Begun, GroupMember, GroupScope, Left
+from onbeat_proofs.protocol.state import ABORT, Begun, GroupMember, GroupScope, Left
 from onbeat_spec.protocol import Agreement, Front, Rank, Sent, Vote
 
 
@@ -24,7 +24,12 @@ def at_rest(scope: GroupScope) -> tuple[set[tuple[object, ...]], int]:
     """
     member = GroupMember(Rank(members=scope.ranks))
     front = Front(tuple(range(scope.ranks)), holds=scope.holds)
-    start = Plain(front, Left(scope.requests, scope.controls, 0, 0), (member,) * scope.ranks, (None,) * scope.ranks)
+    start = Plain(
+        front,
+        Left(scope.requests, scope.controls, 0, 0, 0, scope.aborts),
+        (member,) * scope.ranks,
+        (None,) * scope.ranks,
+    )
     seen, stack = {start}, [start]
     rest: set[tuple[object, ...]] = set()
     while stack:
@@ -54,8 +59,10 @@ def _inner(scope: GroupScope, state: Plain) -> list[Plain]:
         if waits is not None:
             continue
         if member.channel:
-            rank, effect = TEXT.read(member.rank, member.channel[0])
-            work = member.work + 1 if effect == "accept" else 0 if effect == "abort" else member.work
+            event = member.channel[0]
+            rank, effect = (member.rank, "gone") if event == ABORT else TEXT.read(member.rank, event)
+            gone = {"accept": -1, "abort": member.work, "gone": min(1, member.work), "none": 0}[effect]
+            work = member.work - gone
             found.append(_put(state, place, member._replace(rank=rank, work=work, channel=member.channel[1:]), None))
         turn = TEXT.before_step(member.rank, member.work > 0, scope.of(place))
         if turn.kind != "idle":
@@ -84,6 +91,13 @@ def _outer(scope: GroupScope, state: Plain) -> list[Plain]:
         for place in front.members:
             if TEXT.admission(front, place) != "refuse" and (front.paused is None or place == 0):
                 found.append((TEXT.request(front, place), left._replace(requests=left.requests - 1)))
+    if left.aborts:
+        fewer = left._replace(aborts=left.aborts - 1)
+        if front.held:
+            found.append(((TEXT.withdraw(front), ()), fewer))
+        for place, member in enumerate(state.members):
+            if _will_have(member):
+                found.append(((front, ((place, ABORT),)), fewer))
     if left.controls:
         fewer = left._replace(controls=left.controls - 1)
         modes = [mode for mode in scope.modes if not (front.sleeping and mode == "wait")]
@@ -95,6 +109,15 @@ def _outer(scope: GroupScope, state: Plain) -> list[Plain]:
         if sent:
             found.append(((after, sent), fewer._replace(requests=left.requests + front.held)))
     return [_sent(state, after, sent, rest) for (after, sent), rest in found]
+
+
+def _will_have(member: GroupMember) -> int:
+    """Return the requests that a rank has once it has read all, if none ends before."""
+    work = member.work
+    for event in member.channel:
+        aborts = event.kind == "pause" and event.mode == "abort"
+        work = max(0, work - 1) if event == ABORT else 0 if aborts else work + (event.kind == "request")
+    return work
 
 
 def _sent(state: Plain, front: Front, sent: Sent, left: Left) -> Plain:

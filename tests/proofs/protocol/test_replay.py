@@ -36,14 +36,14 @@ def test_scenarios_of_one_rank_are_read_without_them() -> None:
     assert not {scenario.name for scenario in load_path(suite_path())} & {scenario.name for scenario in SUITE}
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.case or "uncompared")
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_run_of_the_checker_violates_the_same_as_a_scenario(fault: Fault) -> None:
     (scenario,) = load_text(to_text(explore(fault.scope, fault.text), fault.says))
     assert scenario.violates == (fault.finds,)
     assert replay(scenario, fault.text).right
 
 
-@pytest.mark.parametrize("fault", [f for f in FAULTS if f.case not in ("B81", "B82")], ids=lambda f: f.case or "-")
+@pytest.mark.parametrize("fault", [f for f in FAULTS if f.case not in ("B81", "B82")], ids=lambda f: f.name)
 def test_and_nothing_without_the_fault(fault: Fault) -> None:
     (scenario,) = load_text(to_text(explore(fault.scope, fault.text), fault.says))
     outcome = replay(scenario)

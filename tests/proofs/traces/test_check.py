@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 
-from onbeat_proofs.traces.check import MOST_FINDINGS, TraceReport, check_trace
+from onbeat_proofs.traces import check
+from onbeat_proofs.traces.check import MOST_FINDINGS, TraceReport
 from onbeat_proofs.verbs.check_trace import command
 from onbeat_reference import Scheduler
 from onbeat_reference.recorder import RecorderMixin
@@ -22,7 +23,7 @@ from onbeat_reference.trace_writer import TraceOptions
 from onbeat_spec.cadence import advance, throttles
 from onbeat_spec.catalogue import CATALOGUE, GROUP_CATALOGUE
 from onbeat_spec.config import Config
-from onbeat_spec.errors import TraceError
+from onbeat_spec.errors import OnbeatError, TraceError
 from onbeat_spec.records import Filler, LockStep
 from tests.reference.helpers import examples, land, request, turn
 from tests.reference.histories import CONFIGS, SEQUENCES, Run
@@ -30,6 +31,15 @@ from tests.reference.test_recorder import CHILD
 from tests.reference.test_watch import FAULTS
 
 Packed = dict[str, Any]
+
+
+EVERY = (*CATALOGUE, *GROUP_CATALOGUE)
+"""What these traces need not put to the test."""
+
+
+def check_trace(paths: Sequence[str], context: int = 0) -> TraceReport:
+    """Check traces that are too short to put everything to the test."""
+    return check.check_trace(paths, context=context, allow_vacuous=EVERY)
 
 
 class Recorded(RecorderMixin, Scheduler):
@@ -397,8 +407,8 @@ def test_a_right_group_holds(tmp_path: Path) -> None:
         "collectives-align": "holds",
         "wake-not-lost": "holds",
         "pause-agreed": "holds",
-        "sync-interval-free": "vacuous",
-        "end-is-clear": "vacuous",
+        "sync-interval-free": "not asked",
+        "end-is-clear": "not asked",
         "fillers-are-free": "holds",
     }
 
@@ -537,7 +547,9 @@ def test_a_rank_that_ends_early_is_told_and_one_on_its_own_is_vacuous(tmp_path: 
     assert violated(report) == set()
     assert [note for note in report.notes if note.startswith("rank 1 ends with lock step")]
     alone = check_trace([str(first)])
-    assert {verdict(alone, id) for id in GROUP_CATALOGUE} == {"vacuous"}
+    unseen = {"sync-interval-free", "end-is-clear"}
+    assert {verdict(alone, id) for id in GROUP_CATALOGUE if id not in unseen} == {"vacuous"}
+    assert {verdict(alone, id) for id in unseen} == {"not asked"}
 
 
 def test_a_group_that_was_started_again_is_another_group(tmp_path: Path) -> None:
@@ -565,8 +577,11 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
 # --- The verb --------------------------------------------------------------------------------------------------------
 
 
+ALLOWED = [part for id in EVERY for part in ("--allow-vacuous", id)]
+
+
 def invoke(*args: str) -> tuple[int, str]:
-    result = CliRunner().invoke(command, list(args), standalone_mode=False)
+    result = CliRunner().invoke(command, [*args, *ALLOWED], standalone_mode=False)
     if result.exception is not None:
         raise result.exception
     return result.return_value, result.output
@@ -581,7 +596,7 @@ def test_the_verb_lists_every_invariant(trace: Path, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (report["exit_code"], report["findings"]) == (0, [])
     verdicts = {row["id"]: row["verdict"] for row in report["invariants"]}
-    assert verdicts["saturation-opens"] == "vacuous"
+    assert verdicts["saturation-opens"] == verdicts["phase-agrees"] == "not asked"
     assert verdicts["budget"] == "holds"
 
 
@@ -612,6 +627,24 @@ def test_a_trace_without_a_step_is_not_checked(trace: Path) -> None:
     code, text = invoke(falsify(trace, only_the_header))
     assert code == 2
     assert "nothing was checked" in text
+
+
+def test_what_was_never_put_to_the_test_is_no_pass(tmp_path: Path) -> None:
+    """One empty step: its outputs bring no token, so nothing was delivered."""
+    made = Recorded(Config(), trace=TraceOptions(str(tmp_path)))
+    made.update(made.schedule(), {})
+    made.recorder.writer.close()  # type: ignore[union-attr]  # it is recorded
+    report = check.check_trace(paths(tmp_path))
+    assert report.steps == 1
+    assert {verdict(report, id) for id in ("exactly-once", "budget", "order-kept")} == {"vacuous"}
+    assert {verdict(report, id) for id in ("saturation-opens", "phase-agrees", "end-is-clear")} == {"not asked"}
+    assert report.exit_code == 2
+    assert check_trace(paths(tmp_path)).exit_code == 0
+    vacuous = [row.invariant for row in report.rows if row.verdict == "vacuous"]
+    assert check.check_trace(paths(tmp_path), allow_vacuous=vacuous).exit_code == 0
+    assert check.check_trace(paths(tmp_path), allow_vacuous=vacuous[1:]).exit_code == 2
+    with pytest.raises(OnbeatError, match="there is no invariant nobody"):
+        check.check_trace(paths(tmp_path), allow_vacuous=["nobody"])
 
 
 # --- Anything --------------------------------------------------------------------------------------------------------

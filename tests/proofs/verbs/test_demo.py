@@ -86,12 +86,12 @@ def test_everything_holds(demo: Demo, asked: dict[str, Any], report: AuditReport
     assert {cells[-1] for cells in table.values()} == {"holds"}
     counts = next(row.counts for row in report.rows if row.invariant == "one-place")
     assert table["one-place"] == [
-        "all values",
+        "whole steps, all values",
         *(f"{counts[check]:,}" for check in ("suite", "search", "random")),
         "clean",
         "holds",
     ]
-    assert table["decode-never-held"][0] == "all sizes"
+    assert table["decode-never-held"][0] == "one turn of a loop, all sizes"
     assert table["no-empty-step"][0] == "(tested)"  # proved for no policy of ours: the verdict is pr44558's
     assert table["saturation-opens"][-2] == "-"
     assert "proofs: 3 verdicts on 3 policies, 3 as expected, 1 of them the expected refutations" in result.stdout

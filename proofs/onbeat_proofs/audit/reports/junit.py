@@ -52,7 +52,9 @@ def _case(suite: Element, check: CheckResult, scheduler: str) -> None:
         parts = [check.statement, *(problem.detail or problem.message for problem in check.problems)]
         failure.text = _clean("\n\n".join(parts))
     elif check.verdict in ("vacuous", "inherited"):
-        SubElement(case, "skipped", {"type": "vacuous", "message": _clean(check.reason)})
+        SubElement(case, "skipped", {"type": check.verdict, "message": _clean(check.reason)})
+    elif check.verdict == "holds" and check.reason:
+        SubElement(case, "system-out").text = _clean(check.reason)
     elif check.verdict == "undecided":
         SubElement(case, "error", {"type": "undecided", "message": _clean(check.reason)})
 

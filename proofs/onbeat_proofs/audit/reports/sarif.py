@@ -36,7 +36,7 @@ def sarif(report: "AuditReport", now: datetime, root: Path | None = None) -> dic
     checks = checks_of(report)
     index = {check.id: position for position, check in enumerate(checks)}
     results = [_result(report, check, index[check.id], problem, root) for check in checks for problem in _told(check)]
-    unknown = [check for check in checks if check.verdict in ("vacuous", "inherited", "undecided")]
+    unknown = [check for check in checks if check.verdict != "violated" and check.reason]
     verdicts = {row.invariant: row.verdict for row in report.rows}
     run = {
         "tool": {

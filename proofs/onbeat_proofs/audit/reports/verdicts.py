@@ -32,7 +32,7 @@ class CheckResult(NamedTuple):
     verdict: "AuditVerdict"
     problems: tuple[Problem, ...] = ()
     reason: str = ""
-    """Why a check is vacuous or undecided."""
+    """Why a check is vacuous, undecided or inherited; or the warnings of one that holds."""
     question: Literal["policy", "quality"] = "quality"
 
 
@@ -88,9 +88,12 @@ OTHERS = {
 
 
 def _signature(report: "AuditReport") -> CheckResult:
-    problems = tuple(Problem(str(misfit), where=misfit.where) for misfit in report.signature)
+    misfits = [misfit for misfit in report.signature if not misfit.warning]
+    problems = tuple(Problem(str(misfit), where=misfit.where) for misfit in misfits)
     verdict: AuditVerdict = "violated" if problems else "holds"
-    return CheckResult("signature", "The class takes every call that its callers make.", verdict, problems)
+    warnings = "; ".join(f"warning: {misfit}" for misfit in report.signature if misfit.warning)
+    statement = "The class takes every call that its callers make."
+    return CheckResult("signature", statement, verdict, problems, warnings)
 
 
 def _row(report: "AuditReport", row: "InvariantResult") -> CheckResult:
@@ -101,9 +104,9 @@ def _row(report: "AuditReport", row: "InvariantResult") -> CheckResult:
     if row.verdict == "vacuous":
         reason = f"never put to the test: {never_seen(row.invariant)}"
     elif row.verdict == "inherited":
-        reason = "violated only in runs in which the class that it derives from violates it too"
+        reason = row.reason or "violated only in runs in which the class that it derives from violates it too"
     elif row.verdict == "undecided":
-        reason = "not decided: the audit ended early" if report.ended_early else "not decided"
+        reason = row.reason or ("not decided: the audit ended early" if report.ended_early else "not decided")
     return CheckResult(row.invariant, row.statement, row.verdict, problems, reason, row.question)
 
 

@@ -4,11 +4,13 @@ The sweeps say *that* an invariant holds or not; these tell apart why it fails u
 takes more than one step.
 """
 
+from copy import copy
+
 from onbeat_proofs.prove.states import Numbers, Shape, build, take_step
 from onbeat_proofs.prove.sweep import run_trio
 from onbeat_proofs.prove.theorem import PathVerdict, Theorem
 from onbeat_spec.invariants.flag import tells_what_is_left
-from onbeat_spec.invariants.holds import as_empty_as_without, resumes_run, short_requests_run
+from onbeat_spec.invariants.holds import as_empty_as_without, resumes_run, same, short_requests_run
 from onbeat_spec.invariants.lifecycle import IDLE_STEPS
 from onbeat_spec.policy import Policy
 
@@ -17,6 +19,7 @@ ONE_FRESH = Shape(1, ("fresh",))
 TWO_RUNNING = Shape(2, late=False)
 HELD_HEAD = Shape(1, ("fresh", "resume"), scheduling="priority", late=False)
 FULL_HIT = Shape(1, ("fresh",), late=False, shared=True)
+ONE_OF_EACH = Shape(1, ("fresh|resume",), late=False)
 ANY_TWO = (
     Shape(2, late=False),
     Shape(1, ("fresh|resume",), late=False),
@@ -60,6 +63,21 @@ def full_hit(numbers: Numbers, policy: Policy) -> PathVerdict:
     )
 
 
+def one_door(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """Whatever `may_hold` answers, it is all that a step depends on the throttle through."""
+    answer = bool(numbers.bool("may_hold"))
+    answering = copy(policy)
+    vars(answering)["may_hold"] = lambda **_: answer
+    steps = [take_step(build(numbers, ONE_OF_EACH, answering), throttle) for throttle in (True, False)]
+    for field in ("hold", "lifted", "held", "saturated"):
+        one, other = (getattr(facts.step, field) for facts in steps)
+        if one != other:
+            return PathVerdict(
+                f"with one answer of may_hold, {field} is {one} with the throttle and {other} without", True
+            )
+    return PathVerdict(same(*steps), answer)
+
+
 def idle_steps(numbers: Numbers, policy: Policy) -> PathVerdict:
     """With two requests that can run, at most so many steps in a row do nothing."""
     scheduler = build(numbers, numbers.pick("shape", ANY_TWO), policy)
@@ -72,6 +90,12 @@ def idle_steps(numbers: Numbers, policy: Policy) -> PathVerdict:
 
 
 THEOREMS = (
+    Theorem(
+        "saturation-opens/one-door",
+        "A step depends on the throttle only through what may_hold answers.",
+        one_door,
+        f"for all values, {ONE_OF_EACH}",
+    ),
     Theorem(
         "no-empty-step/nothing-can-run",
         "Not even when the only decode cannot run.",
@@ -116,5 +140,6 @@ THEOREMS = (
         f"At most {IDLE_STEPS} steps in a row do nothing.",
         idle_steps,
         "for all values, two requests",
+        about="steps",
     ),
 )

@@ -4,13 +4,8 @@ A step depends on the throttle only through `hold`, and `hold` on lists only thr
 it"; so these need no list at all. Over time: an invariant of the counters, kept by one step.
 """
 
-import ast
-import inspect
-import textwrap
-
 from onbeat_proofs.prove.states import Numbers
 from onbeat_proofs.prove.theorem import PathVerdict, Theorem
-from onbeat_reference.scheduler import Scheduler
 from onbeat_spec.cadence import advance, count_held, next_hold, throttles
 from onbeat_spec.policy import Policy
 
@@ -40,24 +35,6 @@ def interval_one(numbers: Numbers, policy: Policy) -> PathVerdict:
     left = next_hold(0, 1, numbers.int("tokens", 0), bool(numbers.bool("prefill")), False)
     if throttles(phase, 1) or left != 0 or advance(0, 1) != 0:
         return PathVerdict("a clock with interval 1 throttles", True)
-    return PathVerdict(None, True)
-
-
-def one_door(numbers: Numbers, policy: Policy) -> PathVerdict:
-    """The flag is read in one place: as the argument of `may_hold` (and noted in the step's record)."""
-    source = textwrap.dedent(inspect.getsource(Scheduler.schedule))
-    tree = ast.parse(source)
-    uses = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for argument in (*node.args, *(keyword.value for keyword in node.keywords))
-        if isinstance(argument, ast.Name) and argument.id == "throttle_prefills"
-    ]
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "throttle_prefills"]
-    readers = sorted(ast.unparse(node.func) for node in uses)
-    if len(names) != len(uses) or readers != ["Step", "policy.may_hold"]:
-        return PathVerdict(f"schedule() reads the flag in {readers or 'other places'}", True)
     return PathVerdict(None, True)
 
 
@@ -129,21 +106,47 @@ def held_at_most_by_phase(numbers: Numbers, policy: Policy) -> PathVerdict:
 
 
 def held_at_most_by_local_clock(numbers: Numbers, policy: Policy) -> PathVerdict:
-    """held_steps + left <= interval - 1 is kept by every step that holds with tokens, or does not hold."""
+    """held_steps + left <= interval - 1 is kept by every step; a hold that leaves it empty stands unless lifted."""
     interval, left, held = numbers.int("interval", 1), numbers.int("left", 0), numbers.int("held_steps", 0)
     most, tokens = numbers.int("max_hold_steps", 1), numbers.int("tokens", 0)
     numbers.assume(held + left <= interval - 1)
     numbers.assume(held <= most)
     throttle, saturated = interval > 1 and left > 0, numbers.bool("saturated")
     holds = bool(policy.may_hold(throttle=throttle, saturated=saturated, held_steps=held, max_hold_steps=most))
-    if holds:
-        numbers.assume(tokens > 0)  # no-empty-step
+    if holds and tokens == 0 and policy.lifts(0):
+        holds, tokens = False, numbers.int("tokens.lifted", 0)
     prefill = bool(numbers.bool("prefill"))
     held_then = count_held(held, holds)
     left_then = next_hold(left, interval, tokens, prefill, holds)
     if held_then > most or held_then + left_then > interval - 1:
         return PathVerdict("a hold outlasts the interval or the hard bound", True)
     return PathVerdict(None, holds)
+
+
+def throttle_holds(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """Between beats an unsaturated rank may hold in every step; a decode that can run is a reason; prefills are held.
+
+    In lock step: before a step of phase > 0, held_steps < phase (`held-at-most/phase`), and `Config` has
+    interval - 1 <= max_hold_steps.
+    """
+    interval, phase = numbers.int("interval", 2), numbers.int("phase", 1)
+    held, most = numbers.int("held_steps", 0), numbers.int("max_hold_steps", 1)
+    numbers.assume(phase < interval)
+    numbers.assume(held < phase)
+    numbers.assume(interval - 1 <= most)
+    work = numbers.int("work", 2)
+    wrong = None
+    if not policy.may_hold(throttle=throttles(phase, interval), saturated=False, held_steps=held, max_hold_steps=most):
+        wrong = "a step between beats may not hold"
+    elif not policy.justifies_hold(work=numbers.int("decode", 0, 1), can_run=True):
+        wrong = "a decode that can run is no reason to hold"
+    elif not policy.holds_running(work):
+        wrong = "a chunk is not held"
+    elif not policy.holds_waiting(work=work, computed=0, external=0):
+        wrong = "a fresh prefill of more than one token is not held"
+    elif policy.lifts(numbers.int("scheduled", 1)):
+        wrong = "a hold is lifted though somebody got tokens"
+    return PathVerdict(wrong, True)
 
 
 def flag_lag(numbers: Numbers, policy: Policy) -> PathVerdict:
@@ -186,7 +189,6 @@ def flag_is_backlog(numbers: Numbers, policy: Policy) -> PathVerdict:
 
 THEOREMS = (
     Theorem("saturation-opens/decision", "On a saturated rank no step may hold.", saturation_opens),
-    Theorem("saturation-opens/one-door", "schedule() reads the throttle only to decide the hold.", one_door),
     Theorem("off-means-off/decision", "Without the throttle no step may hold.", off_means_off),
     Theorem("off-means-off/interval-1", "With interval 1 neither clock ever throttles.", interval_one),
     Theorem(
@@ -194,6 +196,9 @@ THEOREMS = (
         "Only a decode that can run justifies a hold.",
         no_decode_no_hold,
         refuted_under=OLD,
+    ),
+    Theorem(
+        "throttle-holds/decision", "Between beats an unsaturated rank holds chunks and fresh prefills.", throttle_holds
     ),
     Theorem("decode-never-held/decision", "No running decode is held.", decode_passes),
     Theorem("resume-bypasses/decision", "No waiting request with loaded KV is held.", resume_passes, refuted_under=OLD),
@@ -210,7 +215,10 @@ THEOREMS = (
         held_at_most_by_phase,
     ),
     Theorem(
-        "held-at-most/local-clock", "held_steps + steps left of the hold <= interval - 1.", held_at_most_by_local_clock
+        "held-at-most/local-clock",
+        "held_steps + steps left of the hold <= interval - 1.",
+        held_at_most_by_local_clock,
+        refuted_under=OLD,
     ),
     Theorem("held-at-most/modulo", "phase = step modulo interval.", phase_is_step_modulo),
     Theorem(

@@ -9,6 +9,7 @@ Blocks shared through the prefix cache are left out here; the bounded proofs and
 
 from typing import Any
 
+from onbeat_proofs.prove.sound import wrong_with
 from onbeat_proofs.prove.states import Numbers, Shape, build
 from onbeat_proofs.prove.theorem import PathVerdict, Theorem
 from onbeat_reference.lifecycle import InFlight
@@ -20,7 +21,17 @@ from onbeat_spec.errors import RequestRefused
 from onbeat_spec.policy import Policy, is_decode, local_work
 from onbeat_spec.records import Place, Step
 
+RESTRICTIONS = (
+    "counts of blocks without ids, block size 16",
+    "first come, first served",
+    "no cap, no drafts, no step in flight, no shared prefix",
+    "blocks and promises of an undisturbed prefill",
+)
+"""What the states of these theorems leave out (`Shape`); the sweeps have shapes with each of these."""
+POOL = ("counts of blocks without ids, block size 16",)
 ONE = Shape(1)
+FOUR = ("four running requests", *RESTRICTIONS)
+TWO_WAITING = "for all values, two waiting requests"
 OLD = frozenset({"pr44558", "local-work"})
 
 
@@ -41,7 +52,7 @@ class _OneTurn(Scheduler):
     over = False
     """It found no room even for the request itself: by then everybody behind it is gone, and the pass ends."""
 
-    def _owed(self, requests: Any, now: int) -> int:
+    def _owed(self, behind: Any, now: int) -> int:
         return self.owed
 
     def _make_room(self, step: Step, request: Request, num_tokens: int) -> bool:
@@ -238,6 +249,29 @@ def fresh_order(numbers: Numbers, policy: Policy) -> PathVerdict:
     return PathVerdict(None, "w1" in flight.step.admitted)
 
 
+def load_keeps_room(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A load that starts behind a fresh prefill that lacks only tokens leaves it its slot and its blocks."""
+    scheduler = build(numbers, Shape(0, ("fresh", "offer"), drafts=2), policy)
+    scheduler.pool.promised += numbers.int("others", 0)
+    older, load = scheduler.waiting
+    scheduler._scan(_flight(numbers.int("left", 0)), tuple(scheduler.waiting), False)
+    if load.place is not Place.PARKED or older.eligible_at > 1:
+        return PathVerdict(None, False)
+    fits = older.place is Place.RUNNING or scheduler._has_room(older, scheduler._needs(older, False), 0, 0)
+    return PathVerdict(None if fits else "the load took a slot or blocks that the older request needs", True)
+
+
+def load_needs_no_tokens(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A load starts whatever is left of the budget, if slots and blocks are there for it and for all before it."""
+    started = []
+    for left in (numbers.int("left", 0), 1 << 40):
+        scheduler = build(numbers, Shape(0, ("fresh", "offer"), late=False), policy)
+        scheduler._scan(_flight(left), tuple(scheduler.waiting), False)
+        started.append(scheduler.requests["w1"].place is Place.PARKED)
+    verdict = None if started[0] or not started[1] else "the load starts with tokens left, and without does not"
+    return PathVerdict(verdict, started[1])
+
+
 def admission_keeps_promises(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Whoever is admitted or starts to load: all promises can be kept, it has one for all it knows, and a slot."""
     scheduler = build(numbers, Shape(0, ("fresh|resume|offer",)), policy)
@@ -255,6 +289,36 @@ def admission_keeps_promises(numbers: Numbers, policy: Policy) -> PathVerdict:
     return PathVerdict(None, True)
 
 
+def load_keeps_first_decode(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """Whoever starts to load has blocks or a promise for its first decode step; when it is let in, it keeps them."""
+    scheduler = build(numbers, Shape(0, ("resume|offer",), drafts=2), policy)
+    scheduler.pool.promised += numbers.int("others", 0)
+    pool, request = scheduler.pool, scheduler.waiting[0]
+    had = request.num_blocks + request.reserved
+    scheduler._scan(_flight(numbers.int("left", 0)), tuple(scheduler.waiting), False)
+    if request.place is Place.WAITING:
+        return PathVerdict(None, False)
+    has = request.num_blocks + request.reserved
+    if request.place is Place.RUNNING:
+        return PathVerdict(
+            None if has == had else f"it loaded with {had} blocks or promises, and runs with {has}", True
+        )
+    room, first_decode = has * pool.block_size, request.num_tokens + 1 + scheduler.config.num_draft_tokens
+    if pool.promised > pool.free or (room < first_decode and room < request.limit - 1):
+        return PathVerdict(f"it loads with room for {room} tokens, and first decodes with {first_decode}", True)
+    return PathVerdict(None, True)
+
+
+def alone_is_let_in(numbers: Numbers, policy: Policy) -> PathVerdict:
+    """A request that is alone, and may run, is let in, or its load starts: what was accepted fits."""
+    scheduler = build(numbers, Shape(0, ("fresh|resume|offer",), drafts=2), policy)
+    request = scheduler.waiting[0]
+    scheduler._scan(_flight(numbers.int("left", 1)), tuple(scheduler.waiting), False)
+    if request.eligible_at > 1:
+        return PathVerdict(None, False)
+    return PathVerdict("it is alone and not let in" if request.place is Place.WAITING else None, True)
+
+
 def pool_turn(numbers: Numbers, policy: Policy) -> PathVerdict:
     """Every operation of the pool keeps free + held; one that fails changes nothing."""
     pool, request = CountingPool(0, 16), Request("r", [0], 1)
@@ -268,7 +332,7 @@ def pool_turn(numbers: Numbers, policy: Policy) -> PathVerdict:
     if what == "grow":
         grew = pool.grow(request, numbers.int("tokens", 1))
     elif what == "reserve":
-        pool.reserve(request)
+        pool.reserve(request, numbers.int("tokens", 1))
     else:
         pool.release(request)
     after = (pool.free, pool.promised, request.num_blocks, request.reserved)
@@ -295,6 +359,8 @@ def never_fits(numbers: Numbers, policy: Policy) -> PathVerdict:
     except RequestRefused:
         return PathVerdict("it fits and was refused" if fits or scheduler.requests else None, True)
     grown = request.limit - 1 <= blocks * size and request.limit <= config.max_model_len
+    if wrong := wrong_with(request, size, 0):
+        return PathVerdict(f"it was accepted, and {wrong}", True)
     return PathVerdict(None if fits and grown else "it can never fit and was accepted", True)
 
 
@@ -313,9 +379,21 @@ THEOREMS = (
         "The throttled pass evicts only whom the unthrottled evicts.",
         eviction_turn,
     ),
-    Theorem("victim-can-pay/victim", "A victim other than the request itself gives blocks.", victim_is_behind),
-    Theorem("evicted-is-out/victim", "A victim is unserved, and loses every count.", victim_is_behind),
-    Theorem("oldest-finishes/victim", "A victim is never in front of the request it is evicted for.", victim_is_behind),
+    Theorem(
+        "victim-can-pay/victim",
+        "A victim other than the request itself gives blocks.",
+        victim_is_behind,
+        restrictions=FOUR,
+    ),
+    Theorem(
+        "evicted-is-out/victim", "A victim is unserved, and loses every count.", victim_is_behind, restrictions=FOUR
+    ),
+    Theorem(
+        "oldest-finishes/victim",
+        "A victim is never in front of the request it is evicted for.",
+        victim_is_behind,
+        restrictions=FOUR,
+    ),
     Theorem("budget/turn", "A turn of either loop gives tokens out of what is left.", budget_turn),
     Theorem(
         "resume-bypasses/behind-held",
@@ -329,10 +407,48 @@ THEOREMS = (
         load_behind_held,
         refuted_under=OLD,
     ),
-    Theorem("order-kept/turn", "Of two fresh prefills the younger is never admitted alone.", fresh_order),
+    Theorem(
+        "order-kept/turn",
+        "Of two fresh prefills the younger is never admitted alone.",
+        fresh_order,
+        restrictions=("the two are adjacent", *RESTRICTIONS),
+    ),
+    Theorem(
+        "order-kept/load-turn",
+        "A load leaves room for an older request that lacks tokens.",
+        load_keeps_room,
+        TWO_WAITING,
+    ),
+    Theorem(
+        "progress/load-turn",
+        "A load starts with any budget, if all before it have room.",
+        load_needs_no_tokens,
+        TWO_WAITING,
+        refuted_under=OLD,
+    ),
     Theorem("full-sequence-fits/turn", "After an admission all promises can be kept.", admission_keeps_promises),
+    Theorem(
+        "full-sequence-fits/load-turn",
+        "Who loads has room for its first decode step, drafts included.",
+        load_keeps_first_decode,
+    ),
     Theorem("slots/turn", "An admission takes a slot that is there.", admission_keeps_promises),
-    Theorem("blocks-conserved/turn", "Every operation of the pool keeps free + held.", pool_turn),
-    Theorem("all-or-nothing/turn", "A failed allocation changes nothing.", pool_turn),
-    Theorem("never-fits-refused/submit", "A request is accepted exactly if it can fit.", never_fits),
+    Theorem(
+        "blocks-conserved/turn",
+        "Every operation of the pool keeps free + held.",
+        pool_turn,
+        about="operation",
+        restrictions=POOL,
+    ),
+    Theorem(
+        "all-or-nothing/turn", "A failed allocation changes nothing.", pool_turn, about="operation", restrictions=POOL
+    ),
+    Theorem(
+        "never-fits-refused/submit",
+        "A request is accepted exactly if it can fit.",
+        never_fits,
+        about="operation",
+        restrictions=POOL,
+    ),
+    Theorem("never-fits-refused/alone", "A request that was accepted is let in when it is alone.", alone_is_let_in),
 )

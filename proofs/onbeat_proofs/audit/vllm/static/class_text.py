@@ -148,8 +148,23 @@ def guarded(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
             return True
         if isinstance(parent, ast.BoolOp) and any(adaptive(value) for value in parent.values):
             return True
+        if _after_a_question(child, parent):
+            return True
         child = parent
     return False
+
+
+def _after_a_question(node: ast.AST, parent: ast.AST) -> bool:
+    """Whether a statement is only reached by one answer to a question for the version: the other one ends before it."""
+    for _, block in ast.iter_fields(parent):
+        if isinstance(block, list) and node in block:
+            before = [each for each in block[: block.index(node)] if isinstance(each, ast.If) and adaptive(each.test)]
+            return any(_ends(each.body) or _ends(each.orelse) for each in before)
+    return False
+
+
+def _ends(block: list[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
 
 
 def adaptive(test: ast.AST) -> bool:

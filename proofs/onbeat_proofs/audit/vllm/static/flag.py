@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from onbeat_proofs.audit.static.signature import Misfit
-from onbeat_proofs.audit.vllm.static.class_text import Method, resolve, super_start
+from onbeat_proofs.audit.vllm.static.class_text import Method, guarded, parents_of, resolve, super_start
 
 FLAG = "throttle_prefills"
 """What the flag is called upstream, in all versions that have it."""
@@ -21,7 +21,10 @@ def flag_misfits(method: Method, mro: tuple[type, ...]) -> Iterator[Misfit]:
     constants = {values[0].value for _, values in calls if values and isinstance(values[0], ast.Constant)}
     if constants >= {True, False} and _used(method.tree, {name, var}):
         return  # one call for each value
+    parents = parents_of(method.tree)
     for call, values in calls:
+        if guarded(call, parents):
+            continue  # another branch may be the one for the installed release
         problem = _told(call, values, name, var, method)
         if problem is not None:
             yield Misfit(method.where, problem[0], False, warning=problem[1])

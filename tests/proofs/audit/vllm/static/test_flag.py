@@ -50,3 +50,20 @@ def test_a_flag_behind_locals_is_left_alone(fake: Fake) -> None:
         misfits(fake.scheduler(f"{SCHEDULE}return self.helper(locals())\n\ndef helper(self, all):\n    return all"))
         == []
     )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if self.version < 24:\n        return super().schedule()\n    return super().schedule(throttle_prefills)",
+        "if self.version >= 24:\n        return super().schedule(throttle_prefills)\n    return super().schedule()",
+        "if self.version < 24:\n        out = super().schedule()\n"
+        "    else:\n        out = super().schedule(throttle_prefills)\n    return out",
+    ],
+)
+def test_a_branch_for_another_release_is_not_pointed_at(fake: Fake, body: str) -> None:
+    """Which branch the installed release takes, the text does not say; the runs do."""
+    version = "version = 33\n\n"
+    assert misfits(fake.scheduler(f"{version}{SCHEDULE}{body}")) == []
+    other = body.replace("version", "speed")
+    assert "is not forwarded" in only(fake.scheduler(f"speed = 33\n\n{SCHEDULE}{other}")).message

@@ -1,0 +1,86 @@
+"""How strong a claim is, in words: every table and page that says it takes the words from here.
+
+A claim is made by theorems. Each says what it is about (one decision, one turn of a loop, one operation, a whole step,
+several), whether for all sizes or for all values of bounded shapes, and what it leaves out.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from onbeat_proofs.prove.coverage import Coverage
+from onbeat_proofs.prove.ledger import SWEPT_AND_REFUTED, THEOREMS
+from onbeat_proofs.prove.sweep import MOST_REQUESTS, RESTRICTIONS, WITNESSES
+from onbeat_proofs.prove.theorem import FOR_ALL, About, Theorem
+
+WORDS: dict[About, str] = {
+    "decision": "one decision",
+    "turn": "one turn of a loop",
+    "operation": "one operation",
+    "step": "whole steps",
+    "steps": "several steps",
+}
+
+
+class Part(Protocol):
+    """What the words are made from: a theorem, or what became of one."""
+
+    @property
+    def strength(self) -> str: ...
+    @property
+    def about(self) -> About: ...
+
+
+def strength_of(part: Part) -> str:
+    """Return what a theorem is about and how strong it is, as in `one turn of a loop, all sizes`."""
+    return f"{WORDS[part.about]}, {'all sizes' if part.strength == FOR_ALL else 'all values'}"
+
+
+def proved_for(parts: Iterable[Part]) -> str:
+    """Return what all theorems about an invariant show together, whole steps first."""
+    words = {strength_of(part): part for part in parts}
+    order = list(WORDS)
+    return "; ".join(sorted(words, key=lambda word: -order.index(words[word].about))) or "(tested)"
+
+
+def _swept(invariant: str) -> Theorem:
+    """The sweeps' claim about an invariant, as a theorem."""
+
+    def run(*_: object) -> None:  # it is decided by `sweep`
+        raise NotImplementedError
+
+    return Theorem(
+        f"{invariant}/step",
+        "The real schedule(), from every state of the shapes.",
+        run,  # type: ignore[arg-type]  # never called
+        f"for all values, up to {MOST_REQUESTS} requests",
+        frozenset(policy for policy, refuted in SWEPT_AND_REFUTED.items() if invariant in refuted),
+        restrictions=RESTRICTIONS,
+    )
+
+
+def claims_of(invariant: str) -> Iterator[Theorem]:
+    """Yield what is claimed of an invariant."""
+    yield from (theorem for theorem in THEOREMS if theorem.invariant == invariant)
+    if invariant in WITNESSES:
+        yield _swept(invariant)
+
+
+def markdown(rows: Iterable[Coverage]) -> Iterator[str]:
+    """Yield the page of all claims, line by line."""
+    left_out: dict[tuple[str, ...], int] = {}
+    yield "| invariant | theorem | proved for | except under | leaves out | beside proofs, noticed by |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows:
+        noticed = ", ".join(kind for kind in ("exhaustive", "random", "scenario", "monitor") if row.checks[kind])
+        claims = list(claims_of(row.invariant.id))
+        for theorem in claims:
+            note = left_out.setdefault(theorem.restrictions, len(left_out) + 1) if theorem.restrictions else ""
+            under = ", ".join(sorted(theorem.refuted_under))
+            part = theorem.id.partition("/")[2]
+            strength = strength_of(theorem) + theorem.strength.removeprefix(FOR_ALL).removeprefix("for all values")
+            yield f"| {row.invariant.id} | {part} | {strength} | {under} | {note} | {noticed} |"
+        if not claims:
+            yield f"| {row.invariant.id} | - | not proved | | | {noticed} |"
+    yield ""
+    for restrictions, number in left_out.items():
+        yield f"{number}. {'; '.join(restrictions)}."
