@@ -9,15 +9,16 @@ from click.testing import CliRunner
 from onbeat.program import main
 from onbeat_proofs.foreign.policies import policy_of
 from onbeat_proofs.play.two_runs import replay_runs
-from onbeat_proofs.prove.ledger import THEOREMS
+from onbeat_proofs.prove.decide import withdraw
+from onbeat_proofs.prove.ledger import START, THEOREMS
 from onbeat_proofs.prove.states import Shape
 from onbeat_proofs.prove.sweep import sweep
-from onbeat_proofs.prove.theorem import decide
+from onbeat_proofs.prove.theorem import TheoremVerdict, decide
 from onbeat_proofs.scenarios.files import load_path
 from onbeat_proofs.verbs.prove import command as prove_command
 from onbeat_proofs.verbs.spec import command as spec_command
 from onbeat_spec.catalogue import CATALOGUE
-from onbeat_spec.policy import POLICIES
+from onbeat_spec.policy import POLICIES, Policy
 
 GOOD = '''
 from onbeat_spec.policy import Policy
@@ -88,6 +89,37 @@ def test_an_equal_policy_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     policy = policy_of("good.py:Same", tmp_path)()
     assert [v.id for v in (decide(theorem, policy) for theorem in THEOREMS) if v.verdict != "proved"] == []
     assert not sweep(Shape(1, ("fresh|resume",)), policy).refuted
+
+
+def test_what_rests_on_start_states_is_withdrawn_where_they_are_not_proved() -> None:
+    """A policy that ignores promises leaves states in which no proof of a step begins."""
+
+    class IgnoresPromises(Policy):
+        name = "ignores-promises"
+
+        def fits_whole(self, *, needed: int, free: int, promised: int) -> bool:
+            return needed <= free
+
+    chosen = [t for t in THEOREMS if t.id in ("budget/turn", "off-means-off/decision", "full-sequence-fits/admit")]
+    verdicts = {theorem.id: decide(theorem, IgnoresPromises()) for theorem in chosen}
+    before = {id: verdict.verdict for id, verdict in verdicts.items()}
+    assert before["budget/turn"] == before["off-means-off/decision"] == "proved"
+    withdraw(list(verdicts.values()))
+    assert {id: verdict.verdict for id, verdict in verdicts.items()} == {
+        "budget/turn": "unknown",
+        "off-means-off/decision": "proved",
+        "full-sequence-fits/admit": "refuted",
+    }
+    assert "full-sequence-fits/admit is refuted" in verdicts["budget/turn"].message
+
+
+def test_nothing_is_withdrawn_otherwise() -> None:
+    verdicts = [
+        TheoremVerdict(id, "p", "", "proved", "proved", from_start_state=True) for id in (*START, "budget/turn")
+    ]
+    verdicts.append(TheoremVerdict("order-kept/step", "p", "", "proved", "refuted", from_start_state=True))
+    withdraw(verdicts)
+    assert {verdict.verdict for verdict in verdicts[:-1]} == {"proved"}
 
 
 @pytest.mark.parametrize(
