@@ -56,8 +56,7 @@ def command(
     from onbeat_spec.catalogue import CATALOGUE
     from onbeat_spec.errors import OnbeatError, PolicyError, ScenarioError
 
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to stop
+    _survive_any_name()
     require_known(allow_vacuous, CATALOGUE)
     cls = load_scheduler(scheduler)
     adapter = adapter_for(cls)
@@ -79,8 +78,7 @@ def command(
             if prepared is None:
                 raise ScenarioError(f"{scenario.name}: it speaks of what schedulers of this family do not have")
             scenario = prepared
-            compared = compares(scenario) or adapter.decides_itself
-            decides = chosen() if chosen is not None else None
+            compared, decides = compares(scenario) or adapter.decides_itself, chosen() if chosen is not None else None
             outcome = replay_runs(scenario, factory, decides, most=None if compared else 0, rests=compared)
         except (ScenarioError, PolicyError) as error:
             refuse(error)
@@ -94,9 +92,12 @@ def command(
         shown = [_json(outcome, allow_vacuous) for outcome in outcomes]
         report = {"scheduler": scheduler, "scenarios": shown, "errors": errors}
         Path(json_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if failed:
-        return VIOLATED
-    return UNDECIDED if errors or vacuous else HOLDS
+    return VIOLATED if failed else UNDECIDED if errors or vacuous else HOLDS
+
+
+def _survive_any_name() -> None:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to stop
 
 
 def _vacuous(outcome: "Replay", allowed: tuple[str, ...]) -> list[str]:
