@@ -42,6 +42,7 @@ class Runs(Driver):
         policy: by default the one that `config.policy` names.
         tally: counts the premises met; shared by all forks.
         most: compare before so many steps, then no more; None: before all.
+        since: compare before no step of a lower index.
         compares: False leaves the comparing to whoever calls `compare`.
         rests: `AT_REST` drains the rank first; False: it is an expectation like others.
     """
@@ -55,19 +56,20 @@ class Runs(Driver):
         tally: Tally | None = None,
         compares: bool = True,
         most: int | None = None,
+        since: int = 0,
         rests: bool = True,
     ) -> None:
         super().__init__(config, factory, policy=policy)
         self.judges = (AT_REST,) if rests else ()
         self.tally = tally if tally is not None else Tally()
         self.compares = compares
-        self.most = most
+        self.most, self.since = most, since
         self._off = without_hold(cast(TakesPolicy, self.scheduler).policy if self._takes_policy else self.policy)
 
     def fork(self) -> Self:
         new = super().fork()
         new.tally, new.compares, new.most, new._off = self.tally, self.compares, self.most, self._off
-        new.judges = self.judges
+        new.since, new.judges = self.since, self.judges
         return new
 
     def apply(self, op: Op) -> None:
@@ -82,7 +84,8 @@ class Runs(Driver):
             self._apply(op)
 
     def _apply(self, op: Op) -> None:
-        compared = self.compares and (self.most is None or len(self.history) < self.most)
+        step = len(self.history)
+        compared = self.compares and self.since <= step and (self.most is None or step < self.most)
         if isinstance(op, Schedule) and compared and self.in_flight < self.config.async_depth:
             self._compare_runs(op.throttle is None, op.budget)
         refused = len(self.refused)

@@ -108,7 +108,7 @@ class _Shrinking:
     def drop_requests(self) -> bool:
         """Leave out everything that speaks of a request; or one request's operations of one kind."""
         changed = False
-        for id in {op.id for op in self.best.steps if isinstance(op, Add)}:
+        for id in dict.fromkeys(op.id for op in self.best.steps if isinstance(op, Add)):
             changed |= self.steps(op for op in self.best.steps if getattr(op, "id", None) != id)
         return changed
 

@@ -34,7 +34,7 @@ MOST = 5
     type=click.Choice(["quick", "standard", "deep"]),
     default="standard",
     show_default=True,
-    help="Extent of the search: seconds, a minute, or several minutes.",
+    help="Extent of the search, in CPU time: half a minute to two minutes, three to ten minutes, or more than that.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the random histories.")
 @outputs.options

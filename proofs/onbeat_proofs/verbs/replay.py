@@ -57,8 +57,7 @@ def command(
     from onbeat_spec.catalogue import CATALOGUE
     from onbeat_spec.errors import OnbeatError, PolicyError, ScenarioError
 
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to stop
+    _survive_any_name()
     require_known(allow_vacuous, CATALOGUE)
     cls = load_scheduler(scheduler)
     chosen = policy_of(policy) if policy is not None else None
@@ -86,9 +85,12 @@ def command(
         shown = [_json(outcome, allow_vacuous) for outcome in outcomes]
         report = {"scheduler": scheduler, "scenarios": shown, "errors": errors}
         Path(json_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if failed:
-        return VIOLATED
-    return UNDECIDED if errors or vacuous else HOLDS
+    return VIOLATED if failed else UNDECIDED if errors or vacuous else HOLDS
+
+
+def _survive_any_name() -> None:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to stop
 
 
 def _replay(scenario: "Scenario", cls: type, chosen: "type[Policy] | None") -> "Replay":
