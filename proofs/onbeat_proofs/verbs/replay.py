@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace as replaced
 from io import TextIOWrapper
 from pathlib import Path
@@ -56,7 +57,8 @@ def command(
     from onbeat_spec.catalogue import CATALOGUE
     from onbeat_spec.errors import OnbeatError, PolicyError, ScenarioError
 
-    _survive_any_name()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to stop
     require_known(allow_vacuous, CATALOGUE)
     cls = load_scheduler(scheduler)
     adapter = adapter_for(cls)
@@ -85,26 +87,26 @@ def command(
             continue
         outcomes.append(outcome)
         _print(outcome, quiet, allow_vacuous)
-    failed = sum(not outcome.holds for outcome in outcomes)
-    vacuous = sum(outcome.holds and bool(_vacuous(outcome, allow_vacuous)) for outcome in outcomes)
-    click.echo(_summary(len(outcomes) - failed - vacuous, failed, vacuous, len(errors)))
     if json_file is not None:
         shown = [_json(outcome, allow_vacuous) for outcome in outcomes]
         report = {"scheduler": scheduler, "scenarios": shown, "errors": errors}
         Path(json_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return _sum_up(outcomes, errors, allow_vacuous)
+
+
+def _sum_up(outcomes: "Sequence[Replay]", errors: Sequence[str], allowed: tuple[str, ...]) -> int:
+    """Print how many hold; return the exit code."""
+    failed = sum(not outcome.holds for outcome in outcomes)
+    vacuous = sum(outcome.holds and bool(_vacuous(outcome, allowed)) for outcome in outcomes)
+    click.echo(_summary(len(outcomes) - failed - vacuous, failed, vacuous, len(errors)))
     return VIOLATED if failed else UNDECIDED if errors or vacuous else HOLDS
-
-
-def _survive_any_name() -> None:
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to stop
 
 
 def _vacuous(outcome: "Replay", allowed: tuple[str, ...]) -> list[str]:
     """Say what a scenario never put to the test."""
     from onbeat_proofs.play.tally import never_seen
 
-    if not outcome.history:
+    if not outcome.history and not outcome.violations:
         return ["it has no step"]
     return [
         f"{id} was never put to the test ({never_seen(id, alone=True)})" for id in outcome.vacuous if id not in allowed
