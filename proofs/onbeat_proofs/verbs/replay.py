@@ -113,7 +113,7 @@ def _vacuous(outcome: "Replay", allowed: tuple[str, ...]) -> list[str]:
     """Say what a scenario never put to the test."""
     from onbeat_proofs.play.tally import never_seen
 
-    if not outcome.history:
+    if not outcome.history and not outcome.violations:
         return ["it has no step"]
     return [
         f"{id} was never put to the test ({never_seen(id, alone=True)})" for id in outcome.vacuous if id not in allowed

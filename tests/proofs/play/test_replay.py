@@ -236,6 +236,15 @@ def test_what_was_never_put_to_the_test_is_no_pass(tmp_path: Path, capsys: pytes
     assert "there is no invariant slot;" in capsys.readouterr().err
 
 
+def test_a_crash_that_is_meant_is_no_missing_step(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "from onbeat_reference import Scheduler\n\n"
+        "class Wrong(Scheduler):\n    def schedule(self, throttle_prefills=False):\n        raise OSError('gone')\n"
+    )
+    (tmp_path / "s.yaml").write_text("name: n\nviolates: [no-crash]\nsteps: [schedule]\n")
+    assert run(["replay", str(tmp_path / "s.yaml"), "--scheduler", f"{tmp_path}/wrong.py:Wrong"]) == 0
+
+
 def test_no_scenario_of_the_suite_is_vacuous(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", "-q", str(EXAMPLES.parent)]) == 0
     assert "VACUOUS" not in capsys.readouterr().out

@@ -122,3 +122,16 @@ class Prints(Scheduler):  # type: ignore[misc]
         if len(self.running) > 1:
             print("two at a time")
         return super().schedule(throttle_prefills)
+
+
+class SkipsDecodes(Scheduler):  # type: ignore[misc]
+    """Leaves the decodes out of open steps in which somebody waits."""
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        if throttle_prefills or not self.waiting:
+            return super().schedule(throttle_prefills)
+        me: Any = self
+        kept, me.running = me.running, []
+        output = super().schedule(throttle_prefills)
+        me.running = kept + me.running
+        return output

@@ -4,12 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from onbeat_proofs.audit.budgets import LIMITS_OF_OTHERS, Limits
 from onbeat_proofs.audit.job import AuditJob, audit_apart
 from onbeat_proofs.audit.results import AuditReport
 
 pytest.importorskip("vllm", reason="vLLM is not installed here; make vllm-test VERSION=0.33.0 runs this with it")
 
+from onbeat_proofs.audit.vllm.adapter import VllmAdapter
+from onbeat_proofs.foreign.targets import load_scheduler
+from onbeat_proofs.play.two_runs import replay_runs
+from onbeat_proofs.pytest_plugin import Audited, AuditTarget
+
 FILE = Path(__file__).with_name("plugins.py")
+IMPORTS = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+"""For tests that import vLLM's scheduler in this process: what it imports gives such warnings."""
 
 
 def audited(name: str, *stop_at: str) -> AuditReport:
@@ -55,6 +63,32 @@ def test_a_fault_is_found(name: str, id: str) -> None:
     shown = [finding for finding in report.findings if id in finding.shows]
     assert shown
     assert len(shown[0].scenario.steps) <= 12
+
+
+@IMPORTS
+def test_what_the_base_violates_in_other_runs_only_is_not_inherited() -> None:
+    """The base leaves decodes out too, in throttled steps; this class does so in open ones."""
+    report = audit_apart(AuditJob(f"{FILE}:SkipsDecodes", budget="quick", own=True, stop_at=("visit-once",)))
+    assert verdicts(report)["visit-once"] == "violated"
+    (finding,) = [finding for finding in report.findings if finding.invariant == "visit-once"]
+    stock = VllmAdapter().factory(load_scheduler("vllm.v1.core.sched.scheduler:Scheduler"))
+    policy = VllmAdapter().policy(load_scheduler(f"{FILE}:SkipsDecodes"))
+    on_base = replay_runs(finding.scenario, stock, policy, expects=False).violations
+    assert "visit-once" not in {violation.invariant for violation in on_base}
+
+
+@IMPORTS
+def test_the_pytest_plugin_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning fails nobody, what vLLM does not have is skipped, and what is inherited is set apart."""
+    monkeypatch.setitem(LIMITS_OF_OTHERS, "quick", Limits(0, 60, 2, 2, 0.2, 2, 10.0))
+    cls = load_scheduler(f"{FILE}:Forwards")
+    audited = Audited(AuditTarget(cls, "plugins:Forwards", own=True, allow_vacuous=["load-bounded"]))
+    audited.judge("signature")
+    audited.judge("no-crash")
+    with pytest.raises(pytest.skip.Exception, match="a remote load has no deadline in vLLM"):
+        audited.judge("load-bounded")
+    with pytest.raises(pytest.skip.Exception, match="and violate it too"):
+        audited.judge("decode-never-held")
 
 
 def test_a_hang_is_cut_off() -> None:
