@@ -36,10 +36,15 @@ def strength_of(part: Part) -> str:
 
 
 def proved_for(parts: Iterable[Part]) -> str:
-    """Return what all theorems about an invariant show together, whole steps first."""
-    words = {strength_of(part): part for part in parts}
-    order = list(WORDS)
-    return "; ".join(sorted(words, key=lambda word: -order.index(words[word].about))) or "(tested)"
+    """Return what all theorems about an invariant show together, short enough for a table: `steps, parts*`.
+
+    *steps*: whole steps. *parts*: decisions, turns of a loop, operations. With a star: for all sizes, else all values.
+    """
+    words = set()
+    for part in parts:
+        about = "steps" if part.about in ("step", "steps") else "parts"
+        words.add(about + ("*" if part.strength == FOR_ALL else ""))
+    return ", ".join(sorted(words - {"parts"} if "parts*" in words else words, reverse=True)) or "(tested)"
 
 
 def _swept(invariant: str) -> Theorem:

@@ -64,7 +64,7 @@ def _table(proof: Proof, report: AuditReport) -> Table:
     """A row for each invariant: how it is proved, and how often each test met its premises."""
     table = Table(box=None, pad_edge=False)
     table.add_column("invariant", no_wrap=True)
-    table.add_column("proved for")
+    table.add_column("proved for", no_wrap=True)
     for check in ("suite", "search", "random"):
         table.add_column(check, justify="right")
     table.add_column("trace", no_wrap=True)

@@ -38,8 +38,8 @@ def test_who_begins_in_a_start_state_says_what_it_leaves_out() -> None:
     assert all(theorem.restrictions for theorem in THEOREMS if theorem.about != "decision")
 
 
-def test_whole_steps_come_first() -> None:
+def test_steps_and_their_parts_are_told_apart() -> None:
     claims = list(claims_of("decode-never-held"))
-    assert proved_for(claims) == "whole steps, all values; one turn of a loop, all sizes; one decision, all sizes"
+    assert proved_for(claims) == "steps, parts*"
     assert strength_of(claims[0]) == "one decision, all sizes"
     assert proved_for([]) == "(tested)"

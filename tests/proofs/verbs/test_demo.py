@@ -23,7 +23,7 @@ from onbeat_spec.records import Violation
 
 SWEPT = "for all values: 2 running"
 VERDICTS = (
-    TheoremVerdict("decode-never-held/turn", "onbeat", FOR_ALL, "proved", "proved"),
+    TheoremVerdict("decode-never-held/turn", "onbeat", FOR_ALL, "proved", "proved", about="turn"),
     TheoremVerdict("one-place/step", "onbeat", SWEPT, "proved", "proved"),
     TheoremVerdict("no-empty-step/step", "pr44558", SWEPT, "refuted", "refuted"),
 )
@@ -86,12 +86,12 @@ def test_everything_holds(demo: Demo, asked: dict[str, Any], report: AuditReport
     assert {cells[-1] for cells in table.values()} == {"holds"}
     counts = next(row.counts for row in report.rows if row.invariant == "one-place")
     assert table["one-place"] == [
-        "whole steps, all values",
+        "steps",
         *(f"{counts[check]:,}" for check in ("suite", "search", "random")),
         "clean",
         "holds",
     ]
-    assert table["decode-never-held"][0] == "one turn of a loop, all sizes"
+    assert table["decode-never-held"][0] == "parts*"
     assert table["no-empty-step"][0] == "(tested)"  # proved for no policy of ours: the verdict is pr44558's
     assert table["saturation-opens"][-2] == "-"
     assert "proofs: 3 verdicts on 3 policies, 3 as expected, 1 of them the expected refutations" in result.stdout
