@@ -32,10 +32,17 @@ def nobody_slips_through(facts: Facts) -> Verdict:
 
 
 def _let_through(facts: Facts) -> Verdict:
-    """Name a chunk, or a fresh prefill of more than one token, that got tokens."""
+    """Name a chunk, or a fresh prefill of more than one token, that got tokens beside a decode.
+
+    Where no decode got any, the hold would have left the step empty; not every scheduler shows that it was lifted.
+    """
+    able = {request.id for request in decodes(facts.before, facts.step.index)}
+    # A partial state leaves plain decodes out.
+    if not any(id in able or id not in facts.before.requests for id in facts.step.scheduled):
+        return None
     for id, tokens in facts.step.scheduled.items():
         request = facts.before.requests.get(id)
-        if request is None:  # a partial state leaves plain decodes out
+        if request is None:
             continue
         if request.place is Place.RUNNING:
             if not is_decode(local_work(request)):
@@ -62,11 +69,10 @@ class HoldsThatAreDue(History):
         self.held = count_held(self.held, step.holding)
         if not due or step.holding:
             return ()
-        able = [request.id for request in decodes(before, step.index)]
         if step.lifted:
-            served = [id for id in able if id in step.scheduled]
+            served = [request.id for request in decodes(before, step.index) if request.id in step.scheduled]
             return (f"the hold was lifted, though decode {served[0]} got a token",) if served else ()
-        let_through = _let_through(facts) if able else None
+        let_through = _let_through(facts)
         return () if let_through is None else (let_through,)
 
     def memory(self, now: int, config: Config) -> int:
