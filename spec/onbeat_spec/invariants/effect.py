@@ -37,8 +37,7 @@ def _let_through(facts: Facts) -> Verdict:
     Where no decode got any, the hold would have left the step empty; not every scheduler shows that it was lifted.
     """
     able = {request.id for request in decodes(facts.before, facts.step.index)}
-    # A partial state leaves plain decodes out.
-    if not any(id in able or id not in facts.before.requests for id in facts.step.scheduled):
+    if able.isdisjoint(facts.step.scheduled):  # also where a partial state leaves plain decodes out
         return None
     for id, tokens in facts.step.scheduled.items():
         request = facts.before.requests.get(id)
