@@ -10,18 +10,9 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from benchmarks._measure import (
-    BLOCK_SIZE,
-    MAX_BATCHED_TOKENS,
-    MAX_MODEL_LEN,
-    MAX_SEQS,
-    NUM_BLOCKS,
-    median_us,
-    sampled,
-)
+from benchmarks._measure import build_scheduler, median_us, sampled
 from onbeat_reference import Request, Scheduler
 from onbeat_reference.lifecycle import InFlight
-from onbeat_spec.config import Config
 
 # The peer's, by the same names; a test compares them.
 CHUNK_TOKENS = 4
@@ -78,16 +69,7 @@ class ChunkRow(NamedTuple):
 
 def measure_chunks(kind: type[Scheduler], chunks: int) -> float:
     """Measure a scheduler of its own; return the median microseconds of a step of so many chunks."""
-    scheduler = kind(
-        Config(
-            block_size=BLOCK_SIZE,
-            num_blocks=NUM_BLOCKS,
-            max_num_batched_tokens=MAX_BATCHED_TOKENS,
-            max_num_seqs=MAX_SEQS,
-            max_model_len=MAX_MODEL_LEN,
-            long_prefill_token_threshold=CHUNK_TOKENS,
-        )
-    )
+    scheduler = build_scheduler(False, CHUNK_TOKENS, kind)
     for number in range(chunks):
         scheduler.add_request(Request(f"r{number}", [number] * CHUNKED_PROMPT_TOKENS, 1))
     gc.collect()

@@ -72,9 +72,9 @@ class Search(NamedTuple):
 # --- One scheduler ---------------------------------------------------------------------------------------------------
 
 
-def build_scheduler(prefix_caching: bool) -> Scheduler:
-    """Build what is measured."""
-    return Scheduler(
+def build_scheduler(prefix_caching: bool, threshold: int = 0, kind: type[Scheduler] = Scheduler) -> Scheduler:
+    """Build what is measured; prefills get at most `threshold` tokens a step (0: no cap)."""
+    return kind(
         Config(
             block_size=BLOCK_SIZE,
             num_blocks=NUM_BLOCKS,
@@ -82,6 +82,7 @@ def build_scheduler(prefix_caching: bool) -> Scheduler:
             max_num_seqs=MAX_SEQS,
             max_model_len=MAX_MODEL_LEN,
             enable_prefix_caching=prefix_caching,
+            long_prefill_token_threshold=threshold,
         )
     )
 

@@ -80,6 +80,8 @@ class Lifecycle:
         self._arrivals = 0
         self._holders = 0
         """Waiting requests that hold blocks and a slot: their load has landed."""
+        self._offers = 0
+        """Waiting requests that a remote store has KV for, to be loaded before they run."""
         self._by_priority = config.scheduling == "priority"
 
     # --- Requests come and go ---------------------------------------------------------------------------------------
@@ -180,7 +182,6 @@ class Lifecycle:
             request.external = valid
             request.num_computed = min(valid, request.num_tokens - 1)
             request.load_deadline = 0
-            self._holders += 1
             self._enqueue(request)
 
     def _void(self, flight: InFlight, request: Request, valid: int) -> None:
@@ -295,9 +296,7 @@ class Lifecycle:
             if request.place is Place.RUNNING:
                 self.running.remove(request)
             else:
-                self.waiting.remove(request)
-                if request.num_blocks > 0:
-                    self._holders -= 1
+                self._dequeue(request)
             self._drop_kv(request)
         request.place = Place.FINISHED
 
@@ -320,6 +319,18 @@ class Lifecycle:
         """Put a request into the waiting list, at the place that its priority and age give it (B49)."""
         request.place = Place.WAITING
         insort(self.waiting, request, key=self._key)
+        self._count(request, 1)
+
+    def _dequeue(self, request: Request) -> None:
+        """Take a request from the waiting list, before anything of it changes."""
+        self.waiting.remove(request)
+        self._count(request, -1)
+
+    def _count(self, request: Request, one: int) -> None:
+        if request.num_blocks > 0:
+            self._holders += one
+        elif request.remote_tokens > 0 and not request.sync_load:
+            self._offers += one
 
     def _preempt(self, request: Request) -> int:
         """Send a running request back to the waiting list, to be recomputed; return the blocks this released."""

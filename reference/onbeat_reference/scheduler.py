@@ -193,7 +193,7 @@ class Scheduler(Lifecycle):
         """
         step = flight.step
         slots = blocks = 0  # kept for those that lack only tokens
-        goes_on: bool | None = None  # once the budget is used up; asked once, since it looks at everybody
+        goes_on: bool | None = None  # decided when the budget is used up
         for request in requests:
             if step.scan_over and not self._holders:
                 break
@@ -223,15 +223,11 @@ class Scheduler(Lifecycle):
             elif step.budget > 0:
                 self._admit(flight, request, at_hand, external)
             else:
-                goes_on = self._scans_past_spent(requests) if goes_on is None else goes_on
+                goes_on = self._offers > 0 and self.policy.scans_past_spent() if goes_on is None else goes_on
                 if not goes_on:
                     step.scan_over = True
                 elif request.num_blocks == 0:
                     slots, blocks = slots + 1, blocks + needed
-
-    def _scans_past_spent(self, requests: Sequence[Request]) -> bool:
-        """Whether the scan goes on once the budget is used up: for loads, if there is any to start."""
-        return self.policy.scans_past_spent() and any(r.remote_tokens > 0 and not r.sync_load for r in requests)
 
     def _needs(self, request: Request, loads: bool) -> int:
         """Blocks that a waiting request still needs for all that it reserves; once landed, those it was promised."""
@@ -258,7 +254,7 @@ class Scheduler(Lifecycle):
 
     def _start_load(self, step: Step, request: Request) -> None:
         """Begin an async remote load into blocks of the request's own; it costs no tokens (B60, B64)."""
-        self.waiting.remove(request)
+        self._dequeue(request)
         self.pool.attach(request)
         self.pool.grow(request, request.remote_tokens)
         self.pool.reserve(request, self._reserves(request, True))
@@ -271,10 +267,9 @@ class Scheduler(Lifecycle):
 
     def _admit(self, flight: InFlight, request: Request, at_hand: int, external: int) -> None:
         """Move a waiting request that fits to the running list and give it its first tokens."""
-        self.waiting.remove(request)
+        self._dequeue(request)
         landed = request.num_blocks > 0
         if landed:
-            self._holders -= 1
             flight.step.resumed.append(request.id)
         self.pool.attach(request)
         if external > request.external:

@@ -140,11 +140,9 @@ class Client:
 
     @property
     def _refused(self) -> str:
-        return (
-            ""
-            if self.paused is None
-            else (f"the engine is paused ({self.paused}); send the request again after it was resumed")
-        )
+        if self.paused is None:
+            return ""
+        return f"the engine is paused ({self.paused}); send the request again after it was resumed"
 
     def abort(self, ids: Iterable[str]) -> None:
         """End these requests: their ranks are told, and whoever waits for them at once. Unknown ones are left alone."""

@@ -73,9 +73,18 @@ def _require_call(own: object, label: str, decision: FunctionType) -> None:
 
 def without_hold(policy: Policy) -> Policy:
     """Return a copy of a policy that never holds: the scheduler without the feature."""
-    off = copy(policy)
-    vars(off)["may_hold"] = _never
-    return off
+    return answering(policy, False)
+
+
+def answering(policy: Policy, may_hold: bool) -> Policy:
+    """Return a copy of a policy that always answers the same when asked whether a step may hold."""
+    other = copy(policy)
+    vars(other)["may_hold"] = _always if may_hold else _never
+    return other
+
+
+def _always(**facts: object) -> bool:
+    return True
 
 
 def _never(**facts: object) -> bool:

@@ -5,12 +5,12 @@ several), whether for all sizes or for all values of bounded shapes, and what it
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from onbeat_proofs.prove.coverage import Coverage
 from onbeat_proofs.prove.ledger import SWEPT_AND_REFUTED, THEOREMS
 from onbeat_proofs.prove.sweep import MOST_REQUESTS, RESTRICTIONS, WITNESSES
-from onbeat_proofs.prove.theorem import FOR_ALL, About, Theorem
+from onbeat_proofs.prove.theorem import FOR_ALL, About
 
 WORDS: dict[About, str] = {
     "decision": "one decision",
@@ -47,27 +47,25 @@ def proved_for(parts: Iterable[Part]) -> str:
     return ", ".join(sorted(words - {"parts"} if "parts*" in words else words, reverse=True)) or "(tested)"
 
 
-def _swept(invariant: str) -> Theorem:
-    """The sweeps' claim about an invariant, as a theorem."""
+class Claim(NamedTuple):
+    """One claim; the fields are those of the theorem, or of the sweeps that are one."""
 
-    def run(*_: object) -> None:  # it is decided by `sweep`
-        raise NotImplementedError
-
-    return Theorem(
-        f"{invariant}/step",
-        "The real schedule(), from every state of the shapes.",
-        run,  # type: ignore[arg-type]  # never called
-        f"for all values, up to {MOST_REQUESTS} requests",
-        frozenset(policy for policy, refuted in SWEPT_AND_REFUTED.items() if invariant in refuted),
-        restrictions=RESTRICTIONS,
-    )
+    id: str
+    strength: str
+    about: About
+    refuted_under: frozenset[str]
+    restrictions: tuple[str, ...]
 
 
-def claims_of(invariant: str) -> Iterator[Theorem]:
-    """Yield what is claimed of an invariant."""
-    yield from (theorem for theorem in THEOREMS if theorem.invariant == invariant)
+def claims_of(invariant: str) -> Iterator[Claim]:
+    """Yield what is claimed of an invariant: by its theorems, then by the sweeps."""
+    for each in THEOREMS:
+        if each.invariant == invariant:
+            yield Claim(each.id, each.strength, each.about, each.refuted_under, each.restrictions)
     if invariant in WITNESSES:
-        yield _swept(invariant)
+        under = frozenset(policy for policy, refuted in SWEPT_AND_REFUTED.items() if invariant in refuted)
+        strength = f"for all values, up to {MOST_REQUESTS} requests"
+        yield Claim(f"{invariant}/step", strength, "step", under, RESTRICTIONS)
 
 
 def markdown(rows: Iterable[Coverage]) -> Iterator[str]:
@@ -78,11 +76,11 @@ def markdown(rows: Iterable[Coverage]) -> Iterator[str]:
     for row in rows:
         noticed = ", ".join(kind for kind in ("exhaustive", "random", "scenario", "monitor") if row.checks[kind])
         claims = list(claims_of(row.invariant.id))
-        for theorem in claims:
-            note = left_out.setdefault(theorem.restrictions, len(left_out) + 1) if theorem.restrictions else ""
-            under = ", ".join(sorted(theorem.refuted_under))
-            part = theorem.id.partition("/")[2]
-            strength = strength_of(theorem) + theorem.strength.removeprefix(FOR_ALL).removeprefix("for all values")
+        for claim in claims:
+            note = left_out.setdefault(claim.restrictions, len(left_out) + 1) if claim.restrictions else ""
+            under = ", ".join(sorted(claim.refuted_under))
+            part = claim.id.partition("/")[2]
+            strength = strength_of(claim) + claim.strength.removeprefix(FOR_ALL).removeprefix("for all values")
             yield f"| {row.invariant.id} | {part} | {strength} | {under} | {note} | {noticed} |"
         if not claims:
             yield f"| {row.invariant.id} | - | not proved | | | {noticed} |"

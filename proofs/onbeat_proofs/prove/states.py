@@ -199,7 +199,8 @@ def build(numbers: Numbers, shape: Shape, policy: Policy) -> Scheduler:
         scheduler.parked.append(_loading(numbers, shape, f"l{i}", 30 + i))
     live = [*scheduler.running, *scheduler.waiting, *scheduler.parked]
     scheduler.requests = {request.id: request for request in live}
-    scheduler._holders = sum(1 for request in scheduler.waiting if request.num_blocks > 0)
+    for request in scheduler.waiting:
+        scheduler._count(request, 1)
     if shape.scheduling == "priority":
         _rank(numbers, scheduler.running)
         _rank(numbers, scheduler.waiting)

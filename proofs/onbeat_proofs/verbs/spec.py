@@ -113,9 +113,9 @@ def _print_one(console: Console, row: Coverage) -> None:
     entry = row.invariant
     _print_predicates(console, entry)
     console.print("checks", highlight=False)
-    for theorem in claims_of(entry.id):
-        left_out = f"; leaves out: {'; '.join(theorem.restrictions)}" if theorem.restrictions else ""
-        text = f"  proof       {theorem.id}: {strength_of(theorem)}{left_out}"
+    for claim in claims_of(entry.id):
+        left_out = f"; leaves out: {'; '.join(claim.restrictions)}" if claim.restrictions else ""
+        text = f"  proof       {claim.id}: {strength_of(claim)}{left_out}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     for kind in [kind for kind in KINDS if kind not in ("for all", "symbolic")]:
         for check in row.checks[kind]:

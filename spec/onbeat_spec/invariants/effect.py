@@ -5,21 +5,29 @@ from collections.abc import Sequence
 from onbeat_spec.cadence import count_held
 from onbeat_spec.catalogue import History, Invariant, Premise, Verdict
 from onbeat_spec.config import Config
-from onbeat_spec.invariants.holds import SOMEBODY_HELD
 from onbeat_spec.invariants.words import decodes
 from onbeat_spec.policy import is_decode, local_work
 from onbeat_spec.records import Facts, Place
 
+
+def _decode_served(facts: Facts) -> bool:
+    """Whether a decode got a token. A partial state leaves plain decodes out; then it may be, and does not show."""
+    return any(request.id in facts.step.scheduled for request in decodes(facts.before, facts.step.index))
+
+
+HELD_BESIDE_A_DECODE = Premise(
+    "a throttled step of an unsaturated rank held somebody, and a decode was seen to get a token",
+    step=lambda facts: (
+        facts.step.throttle and not facts.before.saturated and bool(facts.step.held) and _decode_served(facts)
+    ),
+)
 throttle_holds = Invariant(
     "throttle-holds",
     "A throttled step of an unsaturated rank with a decode that can run gives no token to a chunk, nor to a fresh "
     "prefill of more than one token, unless it would be empty or max_hold_steps steps in a row have held.",
-    Premise(
-        "a throttled step of an unsaturated rank held somebody",
-        step=lambda facts: facts.step.throttle and not facts.before.saturated and bool(facts.step.held),
-    ),
+    HELD_BESIDE_A_DECODE,
     cases=("B05", "B12"),
-    in_traces=SOMEBODY_HELD,
+    in_traces=HELD_BESIDE_A_DECODE,
     witness=lambda throttled, unthrottled: bool(throttled.step.held),
     about_holds=True,
 )
@@ -36,8 +44,7 @@ def _let_through(facts: Facts) -> Verdict:
 
     Where no decode got any, the hold would have left the step empty; not every scheduler shows that it was lifted.
     """
-    able = {request.id for request in decodes(facts.before, facts.step.index)}
-    if able.isdisjoint(facts.step.scheduled):  # also where a partial state leaves plain decodes out
+    if not _decode_served(facts):
         return None
     for id, tokens in facts.step.scheduled.items():
         request = facts.before.requests.get(id)

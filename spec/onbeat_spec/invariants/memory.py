@@ -81,10 +81,9 @@ def outgrown(config: Config, state: State) -> int:
     it took since. Whether it is a decode now says nothing: a load that fails makes one that has grown a chunk again.
     """
     size, grown = config.block_size, 0
-    for request in state.requests.values():
-        if request.place is Place.RUNNING:
-            beyond = request.num_blocks + request.reserved - (request.num_prompt + size - 1) // size
-            grown += 0 if beyond < 0 else beyond
+    for request in map(state.requests.__getitem__, state.running):
+        beyond = request.num_blocks + request.reserved - (request.num_prompt + size - 1) // size
+        grown += 0 if beyond < 0 else beyond
     return grown
 
 

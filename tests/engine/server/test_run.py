@@ -61,7 +61,7 @@ def test_shutdown_in_two_phases(timeout: float) -> None:
         assert last["choices"][0]["finish_reason"] == "length"
         assert answers[1].json()["usage"]["completion_tokens"] == 90
     else:
-        assert timeout <= took
+        assert timeout <= took < timeout + 3.0
         assert "shutting down" in last["error"]["message"]
         assert answers[1].status_code == 503
 

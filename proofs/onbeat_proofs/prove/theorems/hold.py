@@ -198,7 +198,10 @@ THEOREMS = (
         refuted_under=OLD,
     ),
     Theorem(
-        "throttle-holds/decision", "Between beats an unsaturated rank holds chunks and fresh prefills.", throttle_holds
+        "throttle-holds/decision",
+        "Between beats an unsaturated rank holds chunks and fresh prefills.",
+        throttle_holds,
+        restrictions=("ranks that step in lock step, not the local clock",),
     ),
     Theorem("decode-never-held/decision", "No running decode is held.", decode_passes),
     Theorem("resume-bypasses/decision", "No waiting request with loaded KV is held.", resume_passes, refuted_under=OLD),

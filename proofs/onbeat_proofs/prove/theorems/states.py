@@ -126,7 +126,8 @@ def _world(numbers: Numbers, policy: Policy, place: Place, holds: bool) -> _Worl
         request
     )
     scheduler.requests = {"r": request}
-    scheduler._holders = 1 if place is Place.WAITING and holds else 0
+    if place is Place.WAITING:
+        scheduler._count(request, 1)
     world = _World(
         scheduler,
         request,
